@@ -1,0 +1,144 @@
+"""The first code that runs when the archive is started: it lies in there as `__main__.py`.
+
+It refuses in one sentence what could only fail later and obscurely, unpacks the archive on its first
+start, and hands over to shiv, which imports the packages and calls `lancelot.main`.
+
+Any Python may be told to start the archive, and must be able to read this file to say what is wrong:
+it keeps to the syntax that Python 2.7 and 3 share. Nothing here may write to stdout, which belongs to
+the protocol. What is imported inside a function is imported after `isolate`.
+"""
+
+import os
+import sys
+
+
+def isolate():
+    """Takes everything but the archive and Python's own library off `sys.path`.
+
+    PYTHONPATH comes before the packages of the archive and would replace them; the packages of the
+    machine come after, and an optional import would find one of a version that nobody has tried.
+    """
+    sys.path[1:] = [folder for folder in sys.path[1:] if is_standard(folder)]
+    # The bytecode that was shipped is looked for beside its source only where this is not set.
+    sys.pycache_prefix = None
+
+
+def is_standard(folder):
+    """Whether a folder of `sys.path` holds the standard library."""
+    library = os.path.dirname(os.__file__)
+    within = (folder + os.sep).startswith(library + os.sep) and "-packages" not in folder[len(library) :]
+    zipped = "python%d%d.zip" % sys.version_info[:2]
+    windows = os.name == "nt" and folder == sys.base_exec_prefix
+    return within or windows or os.path.basename(folder) in ("lib-dynload", "DLLs", zipped)
+
+
+def interpreter():
+    """The kind of Python that compiled modules are bound to, in words such as `CPython 3.11 on Linux x86_64`."""
+    import platform
+
+    threads = " free-threaded" if "free-threading" in sys.version else ""
+    python = "%s %d.%d%s" % ((platform.python_implementation(),) + sys.version_info[:2] + (threads,))
+    return "%s on %s %s" % (python, platform.system(), machine())
+
+
+def machine():
+    """The processor that Python was built for, which can differ from the one it runs on."""
+    import platform
+
+    # Windows on ARM runs Pythons built for either; only this text tells which.
+    name = next((name for name in ("AMD64", "ARM64") if "(%s)" % name in sys.version), platform.machine())
+    return name if sys.maxsize > 2**32 else name + " in 32 bits"
+
+
+def glibc_version():
+    """The version of glibc as two numbers; None where there is another C library, such as musl."""
+    try:
+        version = os.confstr("CS_GNU_LIBC_VERSION").split()[1]
+    except (AttributeError, IndexError, OSError, ValueError):
+        return None
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def built_for():
+    """What `build.py` wrote down about the Python that this archive is for."""
+    import json
+
+    return json.loads(__loader__.get_data("built_for.json").decode())
+
+
+def refuse(sentence):
+    """Ends the program with exit code 1 and a sentence on stderr."""
+    sys.exit("%s %s" % (os.path.basename(sys.argv[0]), sentence))
+
+
+def check_interpreter(expected, found):
+    """Refuses a Python that the compiled modules inside cannot be loaded by."""
+    if found != expected:
+        refuse(
+            "is for %s, but was started by %s: start it with the former, or get the archive made for the latter."
+            % (expected, found)
+        )
+
+
+def check_glibc(needed, found):
+    """Refuses a C library that is not the one the compiled modules inside need, or is older."""
+    if needed and (found or (0, 0)) < tuple(needed):
+        has = "glibc %d.%d" % found if found else "another C library"
+        refuse(
+            "needs glibc %d.%d or newer, but this system has %s: use it on one that has it." % (tuple(needed) + (has,))
+        )
+
+
+def unpack():
+    """Unpacks the packages where that was not done yet; shiv would, but with a traceback where it cannot."""
+    root = os.environ.get("SHIV_ROOT", "~/.shiv")
+    try:
+        folder = unpacked_folder()
+        if not (folder / "site-packages").exists():
+            unpack_to(folder)
+    except (OSError, RuntimeError) as error:
+        refuse(
+            "cannot be unpacked into %s (%s): set SHIV_ROOT to a folder that can be written and has 500 MB free."
+            % (root, error)
+        )
+
+
+def unpacked_folder():
+    """Where shiv unpacks this archive; raises RuntimeError where there is no home folder."""
+    import types
+
+    import _bootstrap
+
+    environment = _bootstrap.Environment.from_json(__loader__.get_data("environment.json").decode())
+    archive = types.SimpleNamespace(filename=sys.argv[0])
+    return _bootstrap.cache_path(archive, environment.root, environment.build_id)
+
+
+def unpack_to(folder):
+    """Unpacks into a folder, of which nothing is to be seen until it is whole."""
+    import tempfile
+
+    import _bootstrap
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # On Windows shiv waits for ever for its lock in a folder that cannot be written.
+    tempfile.TemporaryFile(dir=str(folder.parent)).close()
+    with _bootstrap.current_zipfile() as archive:
+        _bootstrap.extract_site_packages(archive, folder)
+
+
+def main():
+    """Starts Lancelot, or says why it cannot."""
+    isolate()
+    target = built_for()
+    check_interpreter(target["interpreter"], interpreter())
+    check_glibc(target["glibc"], glibc_version())
+    unpack()
+
+    import _bootstrap
+
+    _bootstrap.bootstrap()
+
+
+if __name__ == "__main__":
+    main()
