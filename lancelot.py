@@ -2563,7 +2563,7 @@ TOOLS = (
         "Show folder, tables and embeddings",
         "Reports the connection, the tables with their row counts and the columns chosen for search, whether "
         "embeddings are available, and settings that are wrong. Use it first, or when a search fails.",
-        (Parameter("verbose", "boolean", "Include the column names and types of each table.", default=False),),
+        (Parameter("verbose", "boolean", "Include the column names of each table.", default=False),),
         answer_status,
     ),
     Tool(
@@ -2756,16 +2756,12 @@ def _as_message(error: types.ErrorData, identity: str | int | None) -> SessionMe
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
 
 
-def _parse_error(error: Exception) -> types.ErrorData:
-    """JSON-RPC's -32700 for a line that is no JSON, -32600 for JSON that is no message, batches included."""
+def _parse_error() -> types.ErrorData:
     from mcp import types
 
-    found = error.errors() if hasattr(error, "errors") else []
-    if found and found[0]["type"] != "json_invalid":
-        return types.ErrorData(
-            code=types.INVALID_REQUEST, message="Not a JSON-RPC 2.0 message; batches are not part of MCP."
-        )
-    return types.ErrorData(code=types.PARSE_ERROR, message="The line is not valid JSON.")
+    return types.ErrorData(
+        code=types.PARSE_ERROR, message="The line is not a JSON-RPC 2.0 message; batches are not part of MCP."
+    )
 
 
 def _sendable(message: SessionMessage) -> SessionMessage:
@@ -2796,7 +2792,7 @@ async def serve_wire(server: Server[Any], wire: Wire, *, on_answered: Callable[[
             async with inward_send:
                 async for message in from_client:
                     if isinstance(message, Exception):
-                        await to_client.send(_as_message(_parse_error(message), None))
+                        await to_client.send(_as_message(_parse_error(), None))
                         continue
                     exchange.asked(message.message)
                     await inward_send.send(message)

@@ -1,0 +1,114 @@
+"""Fixtures: a machine without home, keys and network; real folders; an embedding server that can misbehave."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lancelot
+
+TESTS = Path(__file__).parent
+DATABASES = TESTS / "databases"
+PROJECT = TESTS.parent
+FOLDERS = ("anythingllm", "langchain", "langchain-json", "lancedb-0.14", "no-vector")
+FOREIGN_VARIABLES = ("STORAGE_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "SHIV_ROOT")
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home folder, no setting in the environment, and no way out of this machine."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    for name in (*(setting.name for setting in lancelot.SETTINGS), *FOREIGN_VARIABLES[:1], *FOREIGN_VARIABLES[2:]):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(socket.socket, "connect", _loopback_only(socket.socket.connect))
+    return home
+
+
+def _loopback_only(connect: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            message = f"a test tried to reach {address[0]}"
+            raise OSError(message)
+        return connect(self, address)
+
+    return guarded
+
+
+@pytest.fixture
+def config_dir(machine: Path) -> Path:
+    """The per-user configuration folder, not made yet."""
+    return machine / ".config" / "lancelot"
+
+
+@pytest.fixture
+def make_settings(config_dir: Path) -> Callable[..., lancelot.Settings]:
+    """Settings from variables alone: `make_settings(LANCEDB_PATH=…)`."""
+    return lambda **environ: lancelot.load_settings({name: str(value) for name, value in environ.items()}, config_dir)
+
+
+@pytest.fixture
+def make_searcher(make_settings: Callable[..., lancelot.Settings]) -> Callable[..., lancelot.Searcher]:
+    """A searcher over settings: `make_searcher(LANCEDB_PATH=…)`."""
+    return lambda **environ: lancelot.Searcher(make_settings(**environ))
+
+
+@pytest.fixture
+def make_table(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a table of these columns into a new folder and returns the folder."""
+    import lancedb
+    import pyarrow as pa
+
+    def make(columns: dict[str, Any] | pa.Table, *, name: str = "documents", folder: str = "db") -> Path:
+        table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+        lancedb.connect(tmp_path / folder).create_table(name, table)
+        return tmp_path / folder
+
+    return make
+
+
+@pytest.fixture
+def embedding_server(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts embedding servers on the loopback address: `embedding_server("--fail-with", "429")` returns the address."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*options: str) -> str:
+        command = [sys.executable, str(TESTS / "support" / "embedding_server.py"), "--port", "0", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        running.append(process)
+        assert process.stdout is not None
+        return f"http://127.0.0.1:{process.stdout.readline().strip()}/v1"
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def expected() -> dict[str, Any]:
+    """What must be found in each real folder, by folder name."""
+    return {name: json.loads((DATABASES / name / "expected.json").read_text(encoding="utf-8")) for name in FOLDERS}
+
+
+@pytest.fixture
+def folder_copy(tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a real folder that a test may do anything to."""
+    return lambda name: Path(shutil.copytree(DATABASES / name, tmp_path / name))
+
+
+def child_environment(**variables: str) -> dict[str, str]:
+    """A bare environment for a child process, with the test's empty home."""
+    kept = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME", "SYSTEMROOT") if name in os.environ}
+    return kept | variables

@@ -1,0 +1,86 @@
+"""Makes the tables of README.md from the tables of the program: `python3 tests/documents.py` writes them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+README = PROJECT / "README.md"
+COMMAND = "python3 tests/documents.py"
+if str(PROJECT) not in sys.path:
+    sys.path.insert(0, str(PROJECT))
+
+import lancelot  # noqa: E402 - found once the project is on the path
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def tools() -> str:
+    """Every tool with its parameters."""
+    parts = [table(("tool", "what it does"), [(f"`{tool.name}`", tool.description) for tool in lancelot.TOOLS])]
+    for tool in lancelot.TOOLS:
+        rows = [parameter_row(parameter) for parameter in tool.parameters]
+        heads = ("parameter", "type", "required", "meaning")
+        parts.append(f"### `{tool.name}`\n\n{table(heads, rows) if rows else 'No parameters.'}")
+    return "\n\n".join(parts)
+
+
+def parameter_row(parameter: lancelot.Parameter) -> tuple[str, str, str, str]:
+    """One parameter: its name, type, whether it is required, its meaning with the default."""
+    kind = " or ".join(f"`{choice}`" for choice in parameter.choices) or parameter.type
+    default = parameter.default
+    named = {setting.name: setting.default for setting in lancelot.SETTINGS}
+    said = f" Default: `{default}`, which is `{named[default]}`." if default in named else ""
+    if default is not None and default not in named:
+        said = f" Default: `{str(default).lower()}`."
+    return f"`{parameter.name}`", kind, "yes" if parameter.required else "no", parameter.help + said
+
+
+def settings() -> str:
+    """Every setting with its default."""
+    rows = [
+        (
+            f"`{setting.name}`",
+            "none"
+            if setting.default is None
+            else f"`{setting.default:g}`"
+            if isinstance(setting.default, float)
+            else f"`{setting.default}`",
+            setting.help,
+        )
+        for setting in lancelot.SETTINGS
+    ]
+    return table(("variable", "default", "meaning"), rows)
+
+
+def commands() -> str:
+    """Every command with its help."""
+    actions = lancelot.build_parser()._subparsers._group_actions[0]._choices_actions  # noqa: SLF001 - no public way
+    rows = [("none", "serve MCP on standard input and output: what a client starts")]
+    return table(("command", "what it does"), rows + [(f"`{action.dest}`", action.help or "") for action in actions])
+
+
+PARTS = {"tools": tools, "settings": settings, "commands": commands}
+
+
+def rendered(text: str) -> str:
+    """The page with each part between its markers made anew."""
+    for name, make in PARTS.items():
+        pattern = rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- end of {name} -->)"
+        text, count = re.subn(
+            pattern, lambda found, made=make: f"{found[1]}\n{made()}\n\n{found[2]}", text, flags=re.DOTALL
+        )
+        if count != 1:
+            message = f"{README.name} has {count} places for {name}, not one"
+            raise ValueError(message)
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(rendered(README.read_text(encoding="utf-8")), encoding="utf-8")
