@@ -624,9 +624,15 @@ def _path_notes(path: str | None) -> list[str]:
     return [note]
 
 
-def load_settings(environ: Mapping[str, str], config_dir: Path) -> Settings:
-    """Reads every setting: the environment, then the settings file, then the default. It never fails."""
+def load_settings(
+    environ: Mapping[str, str], config_dir: Path, *, answers: Mapping[str, str] | None = None
+) -> Settings:
+    """Reads every setting: the environment, then the settings file, then the default. It never fails.
+
+    `answers` stand for what is about to be stored in the file.
+    """
     stored, problems = read_stored(config_dir)
+    stored |= answers or {}
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for setting in SETTINGS:
@@ -1742,6 +1748,7 @@ class Status:
 
     settings: Settings
     key: KeyLookup
+    embeddings: bool
     problem: str
     tables: tuple[TableLayout, ...]
     unreadable: Mapping[str, str]
@@ -1751,8 +1758,7 @@ class Status:
         """The searches that work on a table as things stand."""
         if layout.text is None:
             return []
-        embeddings = self.settings.base_url is not None or self.key.key is not None
-        return ["vector", "text", "auto"] if embeddings and layout.vectors else ["text", "auto"]
+        return ["vector", "text", "auto"] if self.embeddings and layout.vectors else ["text", "auto"]
 
     def table_note(self, layout: TableLayout) -> str:
         """What keeps a table from being searched in full; "" where nothing does."""
@@ -1760,6 +1766,8 @@ class Status:
             return "vectors only: no column holds text, so it cannot be searched"
         if layout.vector is None:
             return f"no vector search: {layout.vector_problem}"
+        if not self.embeddings:
+            return ""
         held, model = layout.vectors[layout.vector], self.settings.embedding_model
         given = MODEL_LENGTHS.get(model, held)
         if self.settings.is_set("EMBEDDING_DIMENSIONS"):
@@ -1869,7 +1877,8 @@ class Searcher:
                 default = self.choose_table(None)
         except LancelotError as error:
             problem = str(error)
-        return Status(self.settings, self.embedder.lookup, problem, tuple(layouts), unreadable, default)
+        embedder = self.embedder
+        return Status(self.settings, embedder.lookup, embedder.available, problem, tuple(layouts), unreadable, default)
 
     def _search(self, request: SearchRequest) -> Page:
         table, layout = self._open(request.table, text=request.text_column, vector=request.vector_column)
@@ -2200,14 +2209,13 @@ def overview_block(overview: Overview, *, budget: int) -> str:
 
 def _embeddings_object(status: Status) -> dict[str, Any]:
     settings, lookup = status.settings, status.key
-    available = settings.base_url is not None or lookup.key is not None
     answer = {
-        "available": available,
+        "available": status.embeddings,
         "model": settings.embedding_model,
         "dimensions": settings.embedding_dimensions,
         "endpoint": host_of(settings.endpoint),
         "key": f"from the {lookup.place}" if lookup.place else "none",
-        "why": "" if available else "No API key is set and no OPENAI_BASE_URL, so searches are text only.",
+        "why": "" if status.embeddings else "No API key is set and no OPENAI_BASE_URL, so searches are text only.",
         "keychain": " ".join(lookup.reasons),
     }
     return {name: value for name, value in answer.items() if value != ""}
@@ -2675,7 +2683,12 @@ def take_wire() -> Wire:
     children included, cannot touch the wire.
     """
     sys.stdout.flush()
-    reader, writer = os.dup(0), os.dup(1)
+    try:
+        reader, writer = os.dup(0), os.dup(1)
+    except OSError as error:
+        raise LancelotError(
+            "Standard input or output is closed, and MCP needs both.", "Let an MCP client start this."
+        ) from error
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
         os.dup2(2, 1)
@@ -3013,11 +3026,18 @@ def _tool_arguments(tool: Tool, session: Session) -> dict[str, Any]:
     }
 
 
+def _searcher(session: Session) -> Searcher:
+    """A searcher, after the person was told what is wrong with the settings."""
+    for problem in session.settings.problems:
+        say(f"{PROGRAM}: {problem}", to=sys.stderr)
+    return Searcher(session.settings)
+
+
 def command_search(session: Session) -> int:
     """`search`: one page for a person, or the tool's JSON."""
     tool = cast("Tool", find_tool("lancedb_search"))
     arguments = _tool_arguments(tool, session)
-    page = Searcher(session.settings).search(search_request(tool.read_arguments(arguments, session.settings)))
+    page = _searcher(session).search(search_request(tool.read_arguments(arguments, session.settings)))
     say(search_json(page) if session.arguments.json else search_lines(page))
     return 0
 
@@ -3027,7 +3047,7 @@ def command_query(session: Session) -> int:
     tool = cast("Tool", find_tool("lancedb_query"))
     settings = session.settings
     arguments = tool.read_arguments(_tool_arguments(tool, session), settings)
-    block = tool.answer(Searcher(settings), arguments)
+    block = tool.answer(_searcher(session), arguments)
     say(compact_json({"context": block}) if session.arguments.json else block.rstrip("\n"))
     return 0
 
@@ -3136,20 +3156,18 @@ def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
 
 def _ask_key(session: Session, *, interactive: bool) -> str:
     """The key to store, unseen while it is typed; "" for none."""
-    if session.arguments.api_key_stdin:
+    if session.arguments.api_key_stdin and not sys.stdin.isatty():
         return clean_surrogates(sys.stdin.readline()).strip()
-    if not interactive:
+    if not interactive and not session.arguments.api_key_stdin:
         return ""
     return getpass.getpass("API key, not shown (blank to keep what is stored, or for none): ", sys.stderr).strip()
 
 
 def _trial_settings(session: Session, values: Mapping[str, str], key: str) -> Settings:
     """The settings as a server would have them after these answers are stored."""
-    overrides = {name: value for name, value in values.items() if value}
     environ = {name: value for name, value in session.environ.items() if name not in values}
-    return load_settings(
-        {**environ, **overrides, **({"OPENAI_API_KEY": key} if key else {})}, session.settings.config_dir
-    )
+    given = {"OPENAI_API_KEY": key} if key else {}
+    return load_settings(environ | given, session.settings.config_dir, answers=values)
 
 
 def _report_folder(settings: Settings, *, must_work: bool) -> None:
@@ -3224,7 +3242,7 @@ def command_init(session: Session) -> int:
     if options.forget:
         return _forget_stored(session)
     interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
-    if not interactive and not options.yes:
+    if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
     values = _ask_settings(session, interactive=interactive)
     key = _ask_key(session, interactive=interactive)
@@ -3272,14 +3290,15 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 def _add_tool_options(parser: argparse.ArgumentParser, tool: Tool, short: Mapping[str, str]) -> None:
     for parameter in tool.parameters:
-        flag = short.get(parameter.name, "--" + re.sub(r"([A-Z])", r"-\1", parameter.name).lower())
+        flag = "--" + re.sub(r"([A-Z])", r"-\1", parameter.name).lower()
+        flags = [short[parameter.name], flag] if parameter.name in short else [flag]
         shown = parameter.help.replace("%", "%%")
         if parameter.required:
             parser.add_argument(parameter.name, help=shown)
         elif parameter.type == "boolean":
-            parser.add_argument(flag, dest=parameter.name, action="store_true", default=None, help=shown)
+            parser.add_argument(*flags, dest=parameter.name, action="store_true", default=None, help=shown)
         else:
-            parser.add_argument(flag, dest=parameter.name, metavar=flag.strip("-").upper(), help=shown)
+            parser.add_argument(*flags, dest=parameter.name, metavar=flags[0].strip("-").upper(), help=shown)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,382 @@
+"""The server as a process: what reaches its standard output, what it still answers, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import wire
+from conftest import DATABASES, child_environment
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and closed pipes are those of POSIX")
+
+Start = Callable[..., wire.Server]
+AT_ONCE = 1.0
+FOLDER = str(DATABASES / "no-vector")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers: `start("python before it runs", NAME="value")`."""
+    running: list[wire.Server] = []
+
+    def run(body: str | None = None, **variables: str) -> wire.Server:
+        command = wire.COMMAND if body is None else wire.patched_program(tmp_path, body)
+        running.append(wire.Server(child_environment(**variables), command=command, cwd=tmp_path))
+        return running[-1]
+
+    yield run
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture
+def hanging(start: Start, embedding_server: Callable[..., str]) -> wire.Server:
+    """A server whose vector searches wait for an endpoint that does not answer."""
+    server = start(
+        LANCEDB_PATH=str(DATABASES / "langchain"),
+        OPENAI_BASE_URL=embedding_server("--delay", "60"),
+        LANCELOT_EMBEDDING_TIMEOUT="120",
+    )
+    server.ask(wire.call("warm", "lancedb_search", query="zen", searchType="text"))
+    return server
+
+
+def vector_call(identity: int | str) -> dict[str, object]:
+    return wire.call(identity, "lancedb_search", query="zen", searchType="vector")
+
+
+# Standard output
+
+
+NOISE = """
+def noise():
+    print("printed")
+    print("printed and flushed", flush=True)
+    os.write(1, b"written by native code\\n")
+    subprocess.run([sys.executable, "-c", "print('printed by a child')"], check=True)
+    os.system("echo echoed by a shell")
+    return "answered"
+answer_with("lancedb_version", noise)
+"""
+
+
+def test_what_tools_native_code_and_children_print_goes_to_standard_error(start: Start) -> None:
+    server = start(NOISE)
+    assert wire.text_of(server.ask(wire.call(1, "lancedb_version"))) == "answered"
+    assert server.end() == []
+    assert len(server.raw) == 1
+    for line in ("printed and flushed", "written by native code", "printed by a child", "echoed by a shell"):
+        assert f"{line}\n" in server.log
+
+
+def test_what_was_printed_but_not_flushed_before_the_start_does_not_reach_the_wire(start: Start) -> None:
+    server = start('print("left in the buffer")')
+    server.ask(wire.request(1, "tools/list"))
+    assert server.end() == []
+    assert len(server.raw) == 1
+
+
+def test_what_a_tool_reads_from_standard_input_is_nothing(start: Start) -> None:
+    server = start('answer_with("lancedb_version", lambda: repr((os.read(0, 9), subprocess.check_output(["cat"]))))')
+    server.send(wire.call(1, "lancedb_version"), wire.call(2, "lancedb_status"))
+    answers = {answer["id"]: answer for answer in (server.answer(), server.answer())}
+    assert wire.text_of(answers[1]) == "(b'', b'')"
+
+
+def test_an_answer_that_cannot_be_written_becomes_an_error(start: Start) -> None:
+    server = start('answer_with("lancedb_version", lambda: "\\ud800")')
+    assert server.ask(wire.call(1, "lancedb_version"))["error"]["code"] == -32603
+    assert wire.text_of(server.ask(wire.call(2, "lancedb_status")))
+
+
+def test_the_wire_is_utf_8_in_any_locale(start: Start) -> None:
+    server = start(LANCEDB_PATH=str(DATABASES / "langchain"), LC_ALL="C", LANG="C", PYTHONIOENCODING="ascii")
+    server.write(json.dumps(wire.call(1, "lancedb_search", query="häst"), ensure_ascii=False).encode() + b"\n")
+    answer = json.loads(wire.text_of(server.answer()))
+    assert answer["query"] == "häst"
+    assert any("häst" in hit["snippet"].casefold() for hit in answer["hits"])
+    assert "häst".encode() in server.raw[0]
+
+
+# Standard input
+
+
+BROKEN_LINES = {
+    "not JSON": b"hello",
+    "a batch": b"[]",
+    "a number": b"12",
+    "cut off": b'{"jsonrpc":"2.0","id":1,',
+    "another version": b'{"jsonrpc":"1.0","id":1,"method":"ping"}',
+    "nested too deeply": b"[" * 100_000,
+    "bytes that are no text": b"\xff\xfe\x00",
+}
+
+
+@pytest.mark.parametrize("line", BROKEN_LINES.values(), ids=BROKEN_LINES)
+@pytest.mark.parametrize("before", ["as the first line", "within a session"])
+def test_a_broken_line_is_answered_with_a_parse_error_and_the_session_goes_on(
+    start: Start, line: bytes, before: str
+) -> None:
+    server = start()
+    if before == "within a session":
+        server.ask(wire.handshake("first"))
+    server.write(line + b"\n")
+    answer = server.answer()
+    assert (answer["id"], answer["error"]["code"]) == (None, -32700)
+    assert "tools" in server.ask(wire.request(1, "tools/list"))["result"]
+
+
+def test_blank_lines_and_a_byte_order_mark_are_passed_over(start: Start) -> None:
+    server = start()
+    server.write(b"\xef\xbb\xbf\n\n  \t\n\r\n")
+    server.write(b"\xef\xbb\xbf" + json.dumps(wire.request(1, "tools/list")).encode() + b"\r\n")
+    assert wire.identities(server.end()) == [1]
+
+
+@pytest.mark.parametrize("query", [rb"zen \ud800 of", rb"\udc00\ud800", b"zen \xff of", b"\xf0\x9f"])
+def test_a_query_that_holds_half_a_character_is_answered(start: Start, query: bytes) -> None:
+    server = start(LANCEDB_PATH=FOLDER)
+    line = json.dumps(wire.call(1, "lancedb_search", query="QUERY")).encode().replace(b"QUERY", query)
+    server.write(line + b"\n")
+    answer = json.loads(wire.text_of(server.answer()))
+    assert "\ufffd" in answer["query"]
+
+
+def test_a_pair_of_escaped_surrogates_is_one_character(start: Start) -> None:
+    server = start(LANCEDB_PATH=FOLDER)
+    line = json.dumps(wire.call(1, "lancedb_search", query="\U0001f40d \ud83d"))
+    server.write(line.encode() + b"\n")
+    assert json.loads(wire.text_of(server.answer()))["query"] == "\U0001f40d \ufffd"
+
+
+def test_a_request_of_five_megabytes_is_answered(start: Start) -> None:
+    server = start()
+    answer = server.ask(wire.call(1, "lancedb_version", padding="é" * 2_500_000))
+    assert "lancelot" in json.loads(wire.text_of(answer))
+
+
+def test_a_query_of_five_megabytes_is_answered(start: Start) -> None:
+    server = start(LANCEDB_PATH=FOLDER)
+    words = " ".join(f"word{number}" for number in range(500_000))
+    answer = json.loads(wire.text_of(server.ask(wire.call(1, "lancedb_search", query=words))))
+    assert "Only the first 128" in answer["note"]
+
+
+# The end of input
+
+
+def test_input_that_is_closed_at_once_ends_the_process_well(start: Start) -> None:
+    server = start()
+    assert server.end() == []
+    assert server.process.returncode == 0
+
+
+@pytest.mark.parametrize("attempt", range(10))
+def test_requests_read_before_the_end_of_input_are_all_answered(start: Start, attempt: int) -> None:
+    server = start(LANCEDB_PATH=FOLDER)
+    tools = ("lancedb_search", "lancedb_version") if attempt % 5 == 0 else ("lancedb_version",)
+    server.send(*(wire.call(number, tools[number % len(tools)], **QUERY[tools[number % len(tools)]]) for number in range(20)))
+    answers = server.end()
+    assert wire.identities(answers) == list(range(20))
+    assert all(wire.text_of(answer) for answer in answers)
+    assert server.process.returncode == 0
+
+
+QUERY = {"lancedb_search": {"query": "python"}, "lancedb_version": {}}
+
+
+def test_the_process_is_gone_within_a_second_of_the_end_of_input(start: Start) -> None:
+    server = start(LANCEDB_PATH=FOLDER)
+    server.ask(wire.call(1, "lancedb_search", query="python"))
+    server.close_input()
+    assert server.wait() < AT_ONCE
+
+
+def test_a_call_that_hangs_is_answered_with_an_error_within_six_seconds_of_the_end_of_input(
+    hanging: wire.Server,
+) -> None:
+    hanging.send(vector_call(1), vector_call(2), wire.call(3, "lancedb_version"))
+    hanging.close_input()
+    assert hanging.wait() < 6
+    answers = {answer["id"]: answer for answer in hanging.end()}
+    assert set(answers) == {1, 2, 3}
+    assert "error" in answers[1]
+    assert "error" in answers[2]
+    assert wire.text_of(answers[3])
+    assert hanging.process.returncode == 0
+
+
+def test_a_cancelled_call_is_not_waited_for(hanging: wire.Server) -> None:
+    hanging.send(vector_call(1), wire.notification("notifications/cancelled", requestId=1))
+    hanging.close_input()
+    assert hanging.wait() < AT_ONCE
+
+
+def test_other_calls_are_answered_while_one_hangs(hanging: wire.Server) -> None:
+    hanging.send(vector_call(1))
+    answer = hanging.ask(wire.call(2, "lancedb_search", query="zen", searchType="text"), seconds=5)
+    assert json.loads(wire.text_of(answer))["searchType"] == "text"
+
+
+def test_a_client_that_closes_its_end_of_the_output_ends_the_process(start: Start) -> None:
+    with subprocess.Popen(
+        wire.COMMAND,
+        env=child_environment(LANCEDB_PATH=FOLDER),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(json.dumps(wire.request(1, "tools/list")).encode() + b"\n")
+        process.stdin.flush()
+        try:
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+        assert b"Traceback" not in process.stderr.read()
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_ends_an_idle_server_at_once_while_its_input_is_open(start: Start, number: int) -> None:
+    server = start(LANCEDB_PATH=FOLDER)
+    server.ask(wire.call(1, "lancedb_search", query="python"))
+    server.process.send_signal(number)
+    assert server.wait() < AT_ONCE
+    assert server.process.returncode == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_ends_a_server_at_once_while_a_call_hangs(hanging: wire.Server, number: int) -> None:
+    hanging.send(vector_call(1))
+    hanging.ask(wire.call(2, "lancedb_version"))
+    hanging.process.send_signal(number)
+    assert hanging.wait() < AT_ONCE
+    assert hanging.process.returncode == -number
+
+
+# The log
+
+
+def test_one_line_of_the_log_names_the_folder_and_its_tables(start: Start) -> None:
+    server = start(LANCEDB_PATH=str(DATABASES / "anythingllm"))
+    server.ask(wire.call(1, "lancedb_search", query="python", table="python-peps"))
+    server.end()
+    (line,) = [line for line in server.log.splitlines() if "holds" in line]
+    assert f"INFO {DATABASES / 'anythingllm'} holds 2 tables: python-peps, world-notes" in line
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"),
+    [("error", 0), ("warn", 1), ("info", 3), ("silly", 3), ("ERROR", 0), ("loud", 4), ("", 3)],
+)
+def test_the_log_holds_what_its_level_lets_through(start: Start, level: str, lines: int) -> None:
+    server = start(LANCEDB_PATH=FOLDER, LANCEDB_DEFAULT_LIMIT="many", LANCELOT_LOG_LEVEL=level)
+    answer = server.ask(wire.call(1, "lancedb_search", query="python", table="nothing"))
+    assert answer["result"]["isError"]
+    wait_for_warm_up(server)
+    server.end()
+    assert len(server.log.splitlines()) == lines, server.log
+
+
+def wait_for_warm_up(server: wire.Server) -> None:
+    """Asks until the log line on the folder may be expected: a table was opened, so lancedb is there."""
+    server.ask(wire.call("warm", "lancedb_status"))
+
+
+def test_a_key_and_a_password_are_in_no_log_at_any_level(
+    start: Start, embedding_server: Callable[..., str]
+) -> None:
+    key, password = "sk-" + "x" * 32, "pass" + "y" * 16
+    address = embedding_server("--require-key", "another").replace("//", f"//user:{password}@")
+    server = start(
+        LANCEDB_PATH=str(DATABASES / "langchain"),
+        OPENAI_BASE_URL=address,
+        OPENAI_API_KEY=key,
+        LANCELOT_LOG_LEVEL="silly",
+        OPENAI_LOG="debug",
+        RUST_LOG="debug",
+    )
+    answer = json.loads(wire.text_of(server.ask(vector_call(1))))
+    assert "401" in answer["note"]
+    server.ask(wire.call(2, "lancedb_status", verbose=True))
+    server.end()
+    assert server.log
+    for secret in (key, password):
+        assert secret not in server.log
+        assert all(secret.encode() not in line for line in server.raw)
+
+
+def test_a_blank_key_makes_no_client_and_logs_no_error(start: Start) -> None:
+    body = 'answer_with("lancedb_version", lambda: str("openai" in sys.modules))'
+    server = start(body, LANCEDB_PATH=str(DATABASES / "langchain"), OPENAI_API_KEY="  ", OPENAI_BASE_URL="")
+    answer = json.loads(wire.text_of(server.ask(wire.call(1, "lancedb_search", query="zen"))))
+    assert (answer["searchType"], "note" in answer) == ("text", False)
+    assert not json.loads(wire.text_of(server.ask(wire.call(2, "lancedb_status"))))["embeddings"]["available"]
+    assert wire.text_of(server.ask(wire.call(3, "lancedb_version"))) == "False"
+    server.end()
+    assert [line for line in server.log.splitlines() if " INFO " not in line] == []
+
+
+# Start
+
+
+def test_the_first_answers_come_before_the_database_and_the_client_are_imported(start: Start) -> None:
+    body = """
+import builtins
+real = builtins.__import__
+def watched(name, *rest, **more):
+    if name.partition(".")[0] in ("lancedb", "pyarrow", "openai"):
+        os.write(2, b"IMPORTING " + name.encode() + b"\\n")
+        released.wait(20)
+    return real(name, *rest, **more)
+import threading
+released = threading.Event()
+builtins.__import__ = watched
+"""
+    server = start(body, LANCEDB_PATH=FOLDER)
+    for number, message in enumerate((wire.handshake(0), wire.request(1, "tools/list"))):
+        assert server.ask(message)["id"] == number
+
+
+def test_a_server_whose_folder_of_start_was_deleted_still_answers(start: Start, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    body = f"os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})"
+    server = start(body, LANCEDB_PATH="relative/db")
+    assert json.loads(wire.text_of(server.ask(wire.call(1, "lancedb_status"))))["connected"] is False
+
+
+def test_a_server_started_from_the_root_of_the_disk_finds_its_folder() -> None:
+    server = wire.Server(child_environment(LANCEDB_PATH=FOLDER), cwd=Path("/"))
+    try:
+        assert wire.text_of(server.ask(wire.call(1, "lancedb_search", query="python")))
+    finally:
+        server.stop()
+
+
+def test_starting_and_answering_takes_no_longer_than_a_client_waits(start: Start) -> None:
+    began = time.monotonic()
+    server = start(LANCEDB_PATH=FOLDER)
+    server.ask(wire.request(1, "tools/list"))
+    assert time.monotonic() - began < 5
+
+
+def test_an_argument_that_is_no_command_is_refused_on_standard_error() -> None:
+    done = subprocess.run(
+        [*wire.COMMAND, "serve-me"], env=child_environment(), capture_output=True, check=False, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"serve-me" in done.stderr
+    assert sys.executable.encode() not in done.stderr

@@ -1,0 +1,189 @@
+"""A server process and the pipes to it. Every wait is bounded, and every line of its output is read as JSON-RPC."""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import lancelot
+
+MODULE = Path(lancelot.__file__)
+COMMAND = (sys.executable, str(MODULE))
+SECONDS = 30.0
+_ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "tests", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def request(identity: int | str, method: str, **parameters: Any) -> dict[str, Any]:
+    """A request that needs no handshake before it."""
+    return {"jsonrpc": "2.0", "id": identity, "method": method, "params": {**parameters, "_meta": _ENVELOPE}}
+
+
+def call(identity: int | str, tool: str, **arguments: Any) -> dict[str, Any]:
+    return request(identity, "tools/call", name=tool, arguments=arguments)
+
+
+def notification(method: str, **parameters: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": method, "params": {**parameters, "_meta": _ENVELOPE}}
+
+
+def handshake(identity: int | str) -> dict[str, Any]:
+    """The first request of a client of the handshake era."""
+    parameters = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "tests", "version": "1"},
+    }
+    return {"jsonrpc": "2.0", "id": identity, "method": "initialize", "params": parameters}
+
+
+def text_of(answer: Mapping[str, Any]) -> str:
+    """The text of a tool's answer, which must be no error."""
+    assert not answer["result"]["isError"], answer
+    return cast("str", answer["result"]["content"][0]["text"])
+
+
+def read_message(line: bytes) -> dict[str, Any]:
+    """One line of the wire, which must be one JSON-RPC 2.0 message in UTF-8."""
+    message = json.loads(line.decode("utf-8"))
+    assert line.endswith(b"\n"), line
+    assert message["jsonrpc"] == "2.0", line
+    assert ("method" in message) or ("id" in message and ("result" in message) != ("error" in message)), line
+    return cast("dict[str, Any]", message)
+
+
+class Server:
+    """A server process: what is written to it, what it answers, and how it ends."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        command: Sequence[str] = COMMAND,
+        cwd: Path | None = None,
+        **options: Any,
+    ) -> None:
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            command,
+            env=dict(environ),
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+        self.raw: list[bytes] = []
+        self._lines: queue.Queue[bytes] = queue.Queue()
+        self._log: list[bytes] = []
+        self._input = cast("BinaryIO", self.process.stdin)
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._read_log)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(ValueError, OSError):
+            for line in cast("BinaryIO", self.process.stdout):
+                self.raw.append(line)
+                self._lines.put(line)
+        self._lines.put(b"")
+
+    def _read_log(self) -> None:
+        for line in cast("BinaryIO", self.process.stderr):
+            self._log.append(line)
+
+    def write(self, data: bytes) -> None:
+        self._input.write(data)
+        self._input.flush()
+
+    def send(self, *messages: Mapping[str, Any]) -> None:
+        self.write(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
+
+    def answer(self, *, seconds: float = SECONDS) -> dict[str, Any]:
+        """The next message; queue.Empty where none comes in time."""
+        line = self._lines.get(timeout=seconds)
+        assert line, f"the server ended:\n{self.log}"
+        return read_message(line)
+
+    def ask(self, message: Mapping[str, Any], *, seconds: float = SECONDS) -> dict[str, Any]:
+        """The answer to one request, everything else passed over."""
+        self.send(message)
+        while True:
+            answer = self.answer(seconds=seconds)
+            if answer.get("id") == message["id"]:
+                return answer
+
+    def close_input(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._input.close()
+
+    def wait(self, *, seconds: float = SECONDS) -> float:
+        """Waits until the process has ended; the seconds that it took."""
+        before = time.monotonic()
+        self.process.wait(seconds)
+        took = time.monotonic() - before
+        for thread in self._threads:
+            thread.join(SECONDS)
+        return took
+
+    def end(self, *, seconds: float = SECONDS) -> list[dict[str, Any]]:
+        """Closes the input, waits for the end, and gives the answers that were not read yet."""
+        self.close_input()
+        self.wait(seconds=seconds)
+        rest = iter(self._lines.get_nowait, b"")
+        return [read_message(line) for line in rest]
+
+    @property
+    def log(self) -> str:
+        return b"".join(self._log).decode("utf-8", "replace")
+
+    def stop(self) -> None:
+        """Ends the process whatever it does, and checks every line that it wrote."""
+        self.process.kill()
+        self.close_input()
+        self.wait()
+        for stream in (self.process.stdout, self.process.stderr):
+            cast("BinaryIO", stream).close()
+        for line in self.raw:
+            read_message(line)
+
+
+def patched_program(folder: Path, body: str) -> tuple[str, ...]:
+    """The command of a program that changes the module by `body` and then runs it.
+
+    `answer_with(name, function)` gives a tool another answer: a function of no arguments.
+    """
+    lines = (
+        "import dataclasses, os, subprocess, sys",
+        f"sys.path.insert(0, {str(MODULE.parent)!r})",
+        "import lancelot",
+        "def answer_with(name, function):",
+        "    lancelot.TOOLS = tuple(",
+        "        dataclasses.replace(tool, answer=lambda *_: function()) if tool.name == name else tool",
+        "        for tool in lancelot.TOOLS",
+        "    )",
+        body,
+        "sys.exit(lancelot.main([]))",
+    )
+    program = folder / "patched.py"
+    program.write_text("\n".join(lines), encoding="utf-8")
+    return (sys.executable, str(program))
+
+
+def identities(answers: Iterable[Mapping[str, Any]]) -> list[Any]:
+    return sorted(answer["id"] for answer in answers)
+
+
+def open_descriptors(process: int) -> list[str]:
+    """What a process has open, on Linux."""
+    return [os.readlink(entry) for entry in Path(f"/proc/{process}/fd").iterdir()]
