@@ -12,6 +12,15 @@ import os
 import sys
 
 
+def is_standard(folder):
+    """Whether a folder of `sys.path` holds the standard library."""
+    library = os.path.dirname(os.__file__)
+    within = (folder + os.sep).startswith(library + os.sep) and "-packages" not in folder[len(library) :]
+    zipped = "python%d%d.zip" % sys.version_info[:2]
+    windows = os.name == "nt" and folder == sys.base_exec_prefix
+    return within or windows or os.path.basename(folder) in ("lib-dynload", "DLLs", zipped)
+
+
 def isolate():
     """Takes everything but the archive and Python's own library off `sys.path`.
 
@@ -23,13 +32,13 @@ def isolate():
     sys.pycache_prefix = None
 
 
-def is_standard(folder):
-    """Whether a folder of `sys.path` holds the standard library."""
-    library = os.path.dirname(os.__file__)
-    within = (folder + os.sep).startswith(library + os.sep) and "-packages" not in folder[len(library) :]
-    zipped = "python%d%d.zip" % sys.version_info[:2]
-    windows = os.name == "nt" and folder == sys.base_exec_prefix
-    return within or windows or os.path.basename(folder) in ("lib-dynload", "DLLs", zipped)
+def machine():
+    """The processor that Python was built for, which can differ from the one it runs on."""
+    import platform
+
+    # Windows on ARM runs Pythons built for either; only this text tells which.
+    name = next((name for name in ("AMD64", "ARM64") if "(%s)" % name in sys.version), platform.machine())
+    return name if sys.maxsize > 2**32 else name + " in 32 bits"
 
 
 def interpreter():
@@ -39,15 +48,6 @@ def interpreter():
     threads = " free-threaded" if "free-threading" in sys.version else ""
     python = "%s %d.%d%s" % ((platform.python_implementation(),) + sys.version_info[:2] + (threads,))
     return "%s on %s %s" % (python, platform.system(), machine())
-
-
-def machine():
-    """The processor that Python was built for, which can differ from the one it runs on."""
-    import platform
-
-    # Windows on ARM runs Pythons built for either; only this text tells which.
-    name = next((name for name in ("AMD64", "ARM64") if "(%s)" % name in sys.version), platform.machine())
-    return name if sys.maxsize > 2**32 else name + " in 32 bits"
 
 
 def glibc_version():
@@ -89,20 +89,6 @@ def check_glibc(needed, found):
         )
 
 
-def unpack():
-    """Unpacks the packages where that was not done yet; shiv would, but with a traceback where it cannot."""
-    root = os.environ.get("SHIV_ROOT", "~/.shiv")
-    try:
-        folder = unpacked_folder()
-        if not (folder / "site-packages").exists():
-            unpack_to(folder)
-    except (OSError, RuntimeError) as error:
-        refuse(
-            "cannot be unpacked into %s (%s): set SHIV_ROOT to a folder that can be written and has 500 MB free."
-            % (root, error)
-        )
-
-
 def unpacked_folder():
     """Where shiv unpacks this archive; raises RuntimeError where there is no home folder."""
     import types
@@ -125,6 +111,20 @@ def unpack_to(folder):
     tempfile.TemporaryFile(dir=str(folder.parent)).close()
     with _bootstrap.current_zipfile() as archive:
         _bootstrap.extract_site_packages(archive, folder)
+
+
+def unpack():
+    """Unpacks the packages where that was not done yet; shiv would, but with a traceback where it cannot."""
+    root = os.environ.get("SHIV_ROOT", "~/.shiv")
+    try:
+        folder = unpacked_folder()
+        if not (folder / "site-packages").exists():
+            unpack_to(folder)
+    except (OSError, RuntimeError) as error:
+        refuse(
+            "cannot be unpacked into %s (%s): set SHIV_ROOT to a folder that can be written and has 500 MB free."
+            % (root, error)
+        )
 
 
 def main():

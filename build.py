@@ -85,6 +85,14 @@ def run(command: Sequence[str], *, environment: Mapping[str, str], failure: str)
         raise BuildError(failure)
 
 
+def remove(path: Path) -> None:
+    """Removes a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Gives a temporary path to fill, which becomes `path` when all went well: no half-made file is taken for one."""
@@ -94,14 +102,6 @@ def whole(path: Path) -> Iterator[Path]:
     yield temporary
     remove(path)
     temporary.replace(path)
-
-
-def remove(path: Path) -> None:
-    """Removes a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def remove_older(path: Path, pattern: str) -> None:
@@ -193,22 +193,22 @@ def wheel_platforms() -> tuple[str, ...]:
     return tuple(f"--platform={tag}_{platform.machine()}" for tag in tags)
 
 
-def pip_install(requirements: str, target: Path, *options: str) -> None:
-    """Installs into a folder with the pip of this Python, as that is set up."""
+def pip_install(requirement: str, target: Path, *options: str) -> None:
+    """Installs a requirement, or a file of them, into a folder with the pip of this Python, as that is set up."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run((*pip, "--version"), environment=os.environ, failure=PIP_NEEDED)
     command = (*pip, "install", "--no-user", "--only-binary=:all:", "--no-compile", "--target", str(target), *options)
-    failure = f"pip could not install {requirements}. Check the network and pip's settings, then run this again."
-    run((*command, requirements), environment={**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}, failure=failure)
+    failure = f"pip could not install {requirement}. Check the network and pip's settings, then run this again."
+    run((*command, requirement), environment={**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}, failure=failure)
 
 
 def install_entries(entries: Iterable[Entry], target: Path) -> None:
     """Installs what lock entries pin, refusing any file whose hash is not among theirs."""
     target.mkdir()
-    requirements = target / "requirements.txt"
-    requirements.write_text("".join(entry.text for entry in entries), encoding="utf-8")
-    pip_install(f"--requirement={requirements}", target, "--require-hashes", "--no-deps", *wheel_platforms())
-    requirements.unlink()
+    requirements = target.relative_to(ROOT) / "requirements.txt"
+    (ROOT / requirements).write_text("".join(entry.text for entry in entries), encoding="utf-8")
+    pip_install(f"-r{requirements}", target, "--require-hashes", "--no-deps", *wheel_platforms())
+    (ROOT / requirements).unlink()
 
 
 def compile_folder(folder: Path) -> None:
@@ -331,6 +331,16 @@ def add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(entry, content)
 
 
+def pack_folder(folder: Path, target: Path) -> None:
+    """Packs what ships of a folder, as shiv lays an archive out."""
+    with target.open("wb") as file:
+        file.write(SHEBANG)
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, path in files_below(folder).items():
+                if ships(name):
+                    add(archive, f"site-packages/{name}", path.read_bytes())
+
+
 def packed_packages(site: Path) -> Path:
     """The beginning of every archive, made only where it is not there yet: the packages."""
     inputs = (Path(__file__).read_bytes(), zlib.ZLIB_RUNTIME_VERSION)
@@ -341,16 +351,6 @@ def packed_packages(site: Path) -> Path:
             pack_folder(site, temporary)
     remove_older(packed, f"packed-runtime-{sys.implementation.cache_tag}-*")
     return packed
-
-
-def pack_folder(folder: Path, target: Path) -> None:
-    """Packs what ships of a folder, as shiv lays an archive out."""
-    with target.open("wb") as file:
-        file.write(SHEBANG)
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, path in files_below(folder).items():
-                if ships(name):
-                    add(archive, f"site-packages/{name}", path.read_bytes())
 
 
 def read_version(source: str) -> str:

@@ -60,14 +60,15 @@ def test_a_finished_folder_replaces_the_one_before_it(tmp_path: Path) -> None:
         with build.whole(tmp_path / "folder") as folder:
             folder.mkdir()
             (folder / name).touch()
-    assert list(build.files_below(tmp_path)) == ["folder/new"]
+    assert list(build.files_below(tmp_path / "folder")) == ["new"]
 
 
 def test_what_an_earlier_lock_left_behind_is_removed(tmp_path: Path) -> None:
-    for name in ("runtime-1", "runtime-2", "other-1"):
-        (tmp_path / name).mkdir()
-    build.remove_older(tmp_path / "runtime-2", "runtime-*")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other-1", "runtime-2"]
+    kept = tmp_path / "build" / "runtime-2"
+    for name in ("runtime-1", kept.name, "other-1"):
+        (kept.parent / name).mkdir(parents=True)
+    build.remove_older(kept, "runtime-*")
+    assert sorted(path.name for path in kept.parent.iterdir()) == ["other-1", kept.name]
 
 
 # Lock files

@@ -4,10 +4,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import wire
@@ -17,6 +16,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and closed pipe
 
 Start = Callable[..., wire.Server]
 AT_ONCE = 1.0
+LISTING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 FOLDER = str(DATABASES / "no-vector")
 
 
@@ -107,29 +107,27 @@ def test_the_wire_is_utf_8_in_any_locale(start: Start) -> None:
 # Standard input
 
 
-BROKEN_LINES = {
-    "not JSON": b"hello",
-    "a batch": b"[]",
-    "a number": b"12",
-    "cut off": b'{"jsonrpc":"2.0","id":1,',
-    "another version": b'{"jsonrpc":"1.0","id":1,"method":"ping"}',
-    "nested too deeply": b"[" * 100_000,
-    "bytes that are no text": b"\xff\xfe\x00",
-}
+BROKEN_LINES = (
+    b"hello",
+    b"[]",
+    b"12",
+    b'{"jsonrpc":"2.0","id":1,',
+    b'{"jsonrpc":"1.0","id":1,"method":"ping"}',
+    b"[" * 100_000,
+    b"\xff\xfe\x00",
+)
 
 
-@pytest.mark.parametrize("line", BROKEN_LINES.values(), ids=BROKEN_LINES)
-@pytest.mark.parametrize("before", ["as the first line", "within a session"])
-def test_a_broken_line_is_answered_with_a_parse_error_and_the_session_goes_on(
-    start: Start, line: bytes, before: str
-) -> None:
+@pytest.mark.parametrize("handshake", [False, True], ids=["as first lines", "after a handshake"])
+def test_a_broken_line_is_answered_with_a_parse_error_and_the_session_goes_on(start: Start, *, handshake: bool) -> None:
     server = start()
-    if before == "within a session":
+    if handshake:
         server.ask(wire.handshake("first"))
-    server.write(line + b"\n")
-    answer = server.answer()
-    assert (answer["id"], answer["error"]["code"]) == (None, -32700)
-    assert "tools" in server.ask(wire.request(1, "tools/list"))["result"]
+    for line in BROKEN_LINES:
+        server.write(line + b"\n")
+        answer = server.answer()
+        assert (answer["id"], answer["error"]["code"]) == (None, -32700), line
+    assert "tools" in server.ask(LISTING if handshake else wire.request(1, "tools/list"))["result"]
 
 
 def test_blank_lines_and_a_byte_order_mark_are_passed_over(start: Start) -> None:
@@ -139,20 +137,15 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(start: Start) -> None
     assert wire.identities(server.end()) == [1]
 
 
-@pytest.mark.parametrize("query", [rb"zen \ud800 of", rb"\udc00\ud800", b"zen \xff of", b"\xf0\x9f"])
-def test_a_query_that_holds_half_a_character_is_answered(start: Start, query: bytes) -> None:
+def test_a_query_that_holds_half_a_character_is_answered(start: Start) -> None:
     server = start(LANCEDB_PATH=FOLDER)
-    line = json.dumps(wire.call(1, "lancedb_search", query="QUERY")).encode().replace(b"QUERY", query)
-    server.write(line + b"\n")
-    answer = json.loads(wire.text_of(server.answer()))
-    assert "\ufffd" in answer["query"]
-
-
-def test_a_pair_of_escaped_surrogates_is_one_character(start: Start) -> None:
-    server = start(LANCEDB_PATH=FOLDER)
-    line = json.dumps(wire.call(1, "lancedb_search", query="\U0001f40d \ud83d"))
-    server.write(line.encode() + b"\n")
-    assert json.loads(wire.text_of(server.answer()))["query"] == "\U0001f40d \ufffd"
+    pair = json.dumps("\U0001f40d").strip('"').encode()
+    for query in (rb"zen \ud800 of", rb"\udc00\ud800", b"zen \xff of", b"\xf0\x9f", pair + rb" \ud83d"):
+        line = json.dumps(wire.call(1, "lancedb_search", query="QUERY")).encode().replace(b"QUERY", query)
+        server.write(line + b"\n")
+        shown = json.loads(wire.text_of(server.answer()))["query"]
+        assert "\ufffd" in shown
+        assert ("\U0001f40d" in shown) == query.startswith(pair)
 
 
 def test_a_request_of_five_megabytes_is_answered(start: Start) -> None:
@@ -180,15 +173,60 @@ def test_input_that_is_closed_at_once_ends_the_process_well(start: Start) -> Non
 @pytest.mark.parametrize("attempt", range(10))
 def test_requests_read_before_the_end_of_input_are_all_answered(start: Start, attempt: int) -> None:
     server = start(LANCEDB_PATH=FOLDER)
-    tools = ("lancedb_search", "lancedb_version") if attempt % 5 == 0 else ("lancedb_version",)
-    server.send(*(wire.call(number, tools[number % len(tools)], **QUERY[tools[number % len(tools)]]) for number in range(20)))
-    answers = server.end()
+    calls = [wire.call(number, "lancedb_version") for number in range(20)]
+    if attempt in (0, 2):
+        calls = [wire.call(number, "lancedb_search", query="python") for number in range(20)]
+        server.ask(wire.call("warm", "lancedb_search", query="python"))
+    if attempt % 2:
+        server.send(*wire.in_handshake_era(calls))
+    else:
+        server.send(*calls)
+    answers = [answer for answer in server.end() if answer["id"] != "initialize"]
     assert wire.identities(answers) == list(range(20))
     assert all(wire.text_of(answer) for answer in answers)
     assert server.process.returncode == 0
 
 
-QUERY = {"lancedb_search": {"query": "python"}, "lancedb_version": {}}
+def test_a_client_that_does_not_read_the_answers_does_not_keep_the_process(start: Start) -> None:
+    server = start()
+    server.pause_reading()
+    server.ask(wire.request("first", "tools/list"))
+    server.send(*(wire.request(number, "tools/list") for number in range(60)))
+    server.close_input()
+    try:
+        assert server.process.wait(8) == 0
+    finally:
+        server.go_on_reading()
+
+
+def test_requests_from_a_file_are_answered_into_a_file(tmp_path: Path) -> None:
+    requests, answers = tmp_path / "requests", tmp_path / "answers"
+    calls = [wire.request(0, "tools/list"), wire.call(1, "lancedb_version")]
+    requests.write_text("\n".join(map(json.dumps, calls)))  # the last line is not ended
+    with requests.open("rb") as source, answers.open("wb") as sink:
+        environ = child_environment()
+        done = subprocess.run(wire.COMMAND, env=environ, stdin=source, stdout=sink, check=False, timeout=30)
+    assert done.returncode == 0
+    assert wire.identities(map(wire.read_message, answers.read_bytes().splitlines(keepends=True))) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "answers"), [("2>&-", 0, 2), ("<&-", 1, 0), (">&-", 1, 0), (">&- 2>&-", 1, 0)]
+)
+def test_a_server_started_with_a_closed_stream_answers_or_says_so(closed: str, code: int, answers: int) -> None:
+    calls = [wire.request(0, "tools/list"), wire.call(1, "lancedb_search", query="")]
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *wire.COMMAND],
+        env=child_environment(),
+        input="".join(json.dumps(call) + "\n" for call in calls).encode(),
+        capture_output=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == code
+    assert len(list(map(wire.read_message, done.stdout.splitlines(keepends=True)))) == answers
+    assert (b"MCP needs both" in done.stderr) == (code == 1 and "2>&-" not in closed)
+    assert b"Traceback" not in done.stderr
 
 
 def test_the_process_is_gone_within_a_second_of_the_end_of_input(start: Start) -> None:
@@ -224,25 +262,22 @@ def test_other_calls_are_answered_while_one_hangs(hanging: wire.Server) -> None:
     assert json.loads(wire.text_of(answer))["searchType"] == "text"
 
 
+def test_more_calls_than_there_are_threads_hang_without_keeping_the_process(hanging: wire.Server) -> None:
+    hanging.send(*(wire.call(number, "lancedb_search", query=f"zen {number}") for number in range(60)))
+    assert "tools" in hanging.ask(wire.request("list", "tools/list"), seconds=5)["result"]
+    hanging.close_input()
+    assert hanging.wait() < 6
+    assert wire.identities(hanging.end()) == list(range(60))
+
+
 def test_a_client_that_closes_its_end_of_the_output_ends_the_process(start: Start) -> None:
-    with subprocess.Popen(
-        wire.COMMAND,
-        env=child_environment(LANCEDB_PATH=FOLDER),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        process.stdin.write(json.dumps(wire.request(1, "tools/list")).encode() + b"\n")
-        process.stdin.flush()
-        try:
-            assert process.wait(10) == 0
-        finally:
-            process.kill()
-        assert b"Traceback" not in process.stderr.read()
+    server = start()
+    server.read_one_more_and_close()
+    server.ask(wire.request(1, "tools/list"))
+    server.send(wire.request(2, "tools/list"))
+    server.wait(seconds=5)
+    assert server.process.returncode == 0
+    assert "Traceback" not in server.log
 
 
 # Signals
@@ -251,7 +286,7 @@ def test_a_client_that_closes_its_end_of_the_output_ends_the_process(start: Star
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_a_signal_ends_an_idle_server_at_once_while_its_input_is_open(start: Start, number: int) -> None:
     server = start(LANCEDB_PATH=FOLDER)
-    server.ask(wire.call(1, "lancedb_search", query="python"))
+    server.ask(wire.request(1, "tools/list"))
     server.process.send_signal(number)
     assert server.wait() < AT_ONCE
     assert server.process.returncode == -number
@@ -271,33 +306,35 @@ def test_a_signal_ends_a_server_at_once_while_a_call_hangs(hanging: wire.Server,
 
 def test_one_line_of_the_log_names_the_folder_and_its_tables(start: Start) -> None:
     server = start(LANCEDB_PATH=str(DATABASES / "anythingllm"))
-    server.ask(wire.call(1, "lancedb_search", query="python", table="python-peps"))
+    server.ask(wire.request(1, "tools/list"))
+    server.wait_for_log("holds")
+    server.ask(wire.call(2, "lancedb_search", query="python", table="python-peps"))
     server.end()
     (line,) = [line for line in server.log.splitlines() if "holds" in line]
     assert f"INFO {DATABASES / 'anythingllm'} holds 2 tables: python-peps, world-notes" in line
 
 
 @pytest.mark.parametrize(
-    ("level", "lines"),
-    [("error", 0), ("warn", 1), ("info", 3), ("silly", 3), ("ERROR", 0), ("loud", 4), ("", 3)],
+    ("level", "expected"),
+    [
+        ("error", set()),
+        ("warn", {"LANCEDB_DEFAULT_LIMIT"}),
+        ("SILLY", {"LANCEDB_DEFAULT_LIMIT", "holds", "lancedb_search:"}),
+        ("loud", {"LANCEDB_DEFAULT_LIMIT", "LANCELOT_LOG_LEVEL", "holds", "lancedb_search:"}),
+    ],
 )
-def test_the_log_holds_what_its_level_lets_through(start: Start, level: str, lines: int) -> None:
+def test_the_log_holds_what_its_level_lets_through(start: Start, level: str, expected: set[str]) -> None:
     server = start(LANCEDB_PATH=FOLDER, LANCEDB_DEFAULT_LIMIT="many", LANCELOT_LOG_LEVEL=level)
-    answer = server.ask(wire.call(1, "lancedb_search", query="python", table="nothing"))
-    assert answer["result"]["isError"]
-    wait_for_warm_up(server)
+    assert server.ask(wire.call(1, "lancedb_search", query="python", table="nothing"))["result"]["isError"]
+    for words in expected:
+        server.wait_for_log(words)
     server.end()
-    assert len(server.log.splitlines()) == lines, server.log
+    marks = {"LANCEDB_DEFAULT_LIMIT", "LANCELOT_LOG_LEVEL", "holds", "lancedb_search:"}
+    assert {mark for mark in marks if mark in server.log} == expected
+    assert len(server.log.splitlines()) == len(expected)
 
 
-def wait_for_warm_up(server: wire.Server) -> None:
-    """Asks until the log line on the folder may be expected: a table was opened, so lancedb is there."""
-    server.ask(wire.call("warm", "lancedb_status"))
-
-
-def test_a_key_and_a_password_are_in_no_log_at_any_level(
-    start: Start, embedding_server: Callable[..., str]
-) -> None:
+def test_a_key_and_a_password_are_in_no_log_at_any_level(start: Start, embedding_server: Callable[..., str]) -> None:
     key, password = "sk-" + "x" * 32, "pass" + "y" * 16
     address = embedding_server("--require-key", "another").replace("//", f"//user:{password}@")
     server = start(
@@ -332,22 +369,24 @@ def test_a_blank_key_makes_no_client_and_logs_no_error(start: Start) -> None:
 # Start
 
 
-def test_the_first_answers_come_before_the_database_and_the_client_are_imported(start: Start) -> None:
-    body = """
-import builtins
-real = builtins.__import__
-def watched(name, *rest, **more):
-    if name.partition(".")[0] in ("lancedb", "pyarrow", "openai"):
-        os.write(2, b"IMPORTING " + name.encode() + b"\\n")
-        released.wait(20)
-    return real(name, *rest, **more)
-import threading
-released = threading.Event()
-builtins.__import__ = watched
+@pytest.mark.parametrize("first", [wire.handshake(0), wire.request(0, "server/discover")], ids=["2025", "2026"])
+def test_the_first_answers_come_before_the_database_and_the_client_are_imported(
+    start: Start, first: dict[str, Any]
+) -> None:
+    heavy = "[name for name in ('lancedb', 'pyarrow', 'openai') if name in sys.modules]"
+    body = f"""
+describe = lancelot._describe_tool
+def describing(*given):
+    os.write(2, (repr({heavy}) + chr(10)).encode())
+    return describe(*given)
+lancelot._describe_tool = describing
 """
-    server = start(body, LANCEDB_PATH=FOLDER)
-    for number, message in enumerate((wire.handshake(0), wire.request(1, "tools/list"))):
-        assert server.ask(message)["id"] == number
+    server = start(body, LANCEDB_PATH=FOLDER, OPENAI_API_KEY="sk-none")
+    server.ask(first)
+    server.send(wire.request(1, "tools/list") if first["method"] == "server/discover" else LISTING)
+    assert len(server.answer()["result"]["tools"]) == 4
+    server.end()
+    assert set(server.log.splitlines()[:4]) == {"[]"}
 
 
 def test_a_server_whose_folder_of_start_was_deleted_still_answers(start: Start, tmp_path: Path) -> None:
@@ -358,25 +397,9 @@ def test_a_server_whose_folder_of_start_was_deleted_still_answers(start: Start, 
     assert json.loads(wire.text_of(server.ask(wire.call(1, "lancedb_status"))))["connected"] is False
 
 
-def test_a_server_started_from_the_root_of_the_disk_finds_its_folder() -> None:
-    server = wire.Server(child_environment(LANCEDB_PATH=FOLDER), cwd=Path("/"))
-    try:
-        assert wire.text_of(server.ask(wire.call(1, "lancedb_search", query="python")))
-    finally:
-        server.stop()
-
-
-def test_starting_and_answering_takes_no_longer_than_a_client_waits(start: Start) -> None:
-    began = time.monotonic()
-    server = start(LANCEDB_PATH=FOLDER)
-    server.ask(wire.request(1, "tools/list"))
-    assert time.monotonic() - began < 5
-
-
 def test_an_argument_that_is_no_command_is_refused_on_standard_error() -> None:
     done = subprocess.run(
         [*wire.COMMAND, "serve-me"], env=child_environment(), capture_output=True, check=False, timeout=30
     )
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"serve-me" in done.stderr
-    assert sys.executable.encode() not in done.stderr

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -47,6 +46,15 @@ def handshake(identity: int | str) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": identity, "method": "initialize", "params": parameters}
 
 
+def in_handshake_era(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same messages as a client of the handshake era sends them, after its first two, which ask for `initialize`."""
+    plain = [
+        {**message, "params": {name: value for name, value in message["params"].items() if name != "_meta"}}
+        for message in messages
+    ]
+    return [handshake("initialize"), {"jsonrpc": "2.0", "method": "notifications/initialized"}, *plain]
+
+
 def text_of(answer: Mapping[str, Any]) -> str:
     """The text of a tool's answer, which must be no error."""
     assert not answer["result"]["isError"], answer
@@ -86,21 +94,32 @@ class Server:
         self.raw: list[bytes] = []
         self._lines: queue.Queue[bytes] = queue.Queue()
         self._log: list[bytes] = []
+        self._logged = threading.Condition()
+        self._deaf = False
+        self._reading = threading.Event()
+        self._reading.set()
         self._input = cast("BinaryIO", self.process.stdin)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._read_log)]
         for thread in self._threads:
             thread.start()
 
     def _read(self) -> None:
-        with contextlib.suppress(ValueError, OSError):
-            for line in cast("BinaryIO", self.process.stdout):
-                self.raw.append(line)
-                self._lines.put(line)
+        output = cast("BinaryIO", self.process.stdout)
+        for line in output:
+            self.raw.append(line)
+            self._lines.put(line)
+            if self._deaf:
+                break
+            self._reading.wait(SECONDS)
+        output.close()
         self._lines.put(b"")
 
     def _read_log(self) -> None:
-        for line in cast("BinaryIO", self.process.stderr):
-            self._log.append(line)
+        with cast("BinaryIO", self.process.stderr) as log:
+            for line in log:
+                with self._logged:
+                    self._log.append(line)
+                    self._logged.notify_all()
 
     def write(self, data: bytes) -> None:
         self._input.write(data)
@@ -127,6 +146,17 @@ class Server:
         with contextlib.suppress(BrokenPipeError):
             self._input.close()
 
+    def read_one_more_and_close(self) -> None:
+        """Closes the output as a client does that is gone, with the next line that comes."""
+        self._deaf = True
+
+    def pause_reading(self) -> None:
+        """Leaves what comes after the next line in the pipe."""
+        self._reading.clear()
+
+    def go_on_reading(self) -> None:
+        self._reading.set()
+
     def wait(self, *, seconds: float = SECONDS) -> float:
         """Waits until the process has ended; the seconds that it took."""
         before = time.monotonic()
@@ -147,14 +177,19 @@ class Server:
     def log(self) -> str:
         return b"".join(self._log).decode("utf-8", "replace")
 
+    def wait_for_log(self, words: str, *, seconds: float = SECONDS) -> None:
+        """Waits until the log holds these words."""
+        with self._logged:
+            assert self._logged.wait_for(lambda: words in self.log, seconds), self.log
+
     def stop(self) -> None:
         """Ends the process whatever it does, and checks every line that it wrote."""
         self.process.kill()
+        self.go_on_reading()
         self.close_input()
         self.wait()
-        for stream in (self.process.stdout, self.process.stderr):
-            cast("BinaryIO", stream).close()
-        for line in self.raw:
+        whole = self.raw[:-1] if self.process.returncode and self.raw and self.raw[-1][-1:] != b"\n" else self.raw
+        for line in whole:
             read_message(line)
 
 
@@ -182,8 +217,3 @@ def patched_program(folder: Path, body: str) -> tuple[str, ...]:
 
 def identities(answers: Iterable[Mapping[str, Any]]) -> list[Any]:
     return sorted(answer["id"] for answer in answers)
-
-
-def open_descriptors(process: int) -> list[str]:
-    """What a process has open, on Linux."""
-    return [os.readlink(entry) for entry in Path(f"/proc/{process}/fd").iterdir()]

@@ -1,0 +1,175 @@
+"""Real clients that start the module and the file that ships, as people's programs do."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import wire
+from conftest import DATABASES, PROJECT, TESTS, child_environment
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+ARCHIVE = PROJECT / "dist" / "lancelot.pyz"
+PACKAGES = TESTS / "clients"
+"""The Node.js packages. Its `overrides` keep out a version of vite that names a package which no registry has: with that
+in its lock file `npm ci` refuses to start."""
+OLDEST_NODE = 20
+INSTALL_SECONDS = 180
+SECONDS = 90
+NO_NETWORK = ("EAI_AGAIN", "ECONNREFUSED", "ENETUNREACH", "ENOTFOUND", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT")
+TOOLS = ["lancedb_search", "lancedb_query", "lancedb_status", "lancedb_version"]
+CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("lancedb_search", {"query": "beautiful ugly explicit implicit", "limit": 3, "searchType": "text"}),
+    ("lancedb_query", {"question": "Is beautiful better than ugly?", "contextBudget": 2000}),
+)
+
+
+@pytest.fixture(scope="session")
+def archive_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the file that ships unpacks itself, removed at the end, since it is large."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["module", "archive"])
+def program(request: pytest.FixtureRequest, archive_cache: Path) -> tuple[list[str], dict[str, str]]:
+    """The command and the environment of the server: the module, then the file that ships."""
+    environ = child_environment(LANCEDB_PATH=str(DATABASES / "langchain"))
+    if request.param == "module":
+        return list(wire.COMMAND), environ
+    if not ARCHIVE.exists():
+        pytest.skip("dist/lancelot.pyz is not there: python3 build.py makes it")
+    return [sys.executable, str(ARCHIVE)], environ | {"SHIV_ROOT": str(archive_cache)}
+
+
+@pytest.fixture(scope="session")
+def node_clients() -> Path:
+    """A folder with the Node.js clients, installed once for a lock file; no script of a package is run."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed")
+    version = run_node(["node", "--version"], cwd=PACKAGES).strip()
+    if int(version.lstrip("v").partition(".")[0]) < OLDEST_NODE:
+        pytest.skip(f"node {version} is too old for these clients: {OLDEST_NODE} is needed")
+    lock = (PACKAGES / "package-lock.json").read_bytes() + (PACKAGES / "package.json").read_bytes()
+    folder = PROJECT / "build" / f"clients-{hashlib.sha256(lock).hexdigest()[:12]}"
+    if not folder.exists():
+        install_node_clients(folder)
+    shutil.copy(PACKAGES / "session.mjs", folder)
+    return folder
+
+
+def install_node_clients(folder: Path) -> None:
+    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+    shutil.copytree(PACKAGES, unfinished, ignore=shutil.ignore_patterns("node_modules"))
+    command = ["npm", "ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=unfinished, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
+    if done.returncode:
+        shutil.rmtree(unfinished)
+        unreachable = next((reason for reason in NO_NETWORK if reason in done.stderr), None)
+        if unreachable:
+            pytest.skip(f"npm cannot reach its registry: {unreachable}")
+        pytest.fail(f"npm ci failed:\n{done.stderr[-2000:]}")
+    unfinished.rename(folder)
+
+
+def run_node(command: Sequence[str | Path], *, cwd: Path) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=child_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def check_answers(search: str, query: str) -> None:
+    """That the search found the poem and the block quotes it."""
+    answer = json.loads(search)
+    assert answer["hits"][0]["source"] == "docs/peps/pep-0020.rst"
+    assert answer["hits"][0]["score"] == 1.0
+    assert query.startswith("# Context from vectorstore")
+    assert "Beautiful is better than ugly." in query
+
+
+Program = tuple[list[str], dict[str, str]]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_the_python_client_finds_and_reads_from_another_folder(program: Program, tmp_path: Path, mode: str) -> None:
+    command, environ = program
+    elsewhere = tmp_path / "påse med mellanslag"
+    elsewhere.mkdir()
+    server = StdioServerParameters(command=command[0], args=command[1:], env=environ, cwd=elsewhere)
+
+    async def use() -> tuple[list[str], list[str], str]:
+        with anyio.fail_after(SECONDS):
+            async with Client(server, mode=mode) as client:
+                names = [tool.name for tool in (await client.list_tools()).tools]
+                results = [await client.call_tool(name, arguments) for name, arguments in CALLS]
+                texts = [content.text for result in results for content in result.content if content.type == "text"]
+                return names, texts, str(client.protocol_version)
+
+    names, texts, version = anyio.run(use)
+    assert names == TOOLS
+    assert version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
+    check_answers(*texts)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_the_typescript_client_finds_and_reads(program: Program, node_clients: Path, tmp_path: Path) -> None:
+    command, environ = program
+    calls = [{"name": name, "arguments": arguments} for name, arguments in CALLS]
+    session = {"command": command[0], "args": command[1:], "env": environ, "calls": calls}
+    answer = json.loads(run_node(["node", node_clients / "session.mjs", json.dumps(session)], cwd=tmp_path))
+    assert answer["tools"] == TOOLS
+    assert not any(result.get("isError") for result in answer["results"])
+    check_answers(*(result["content"][0]["text"] for result in answer["results"]))
+
+
+def inspect(program: Program, node_clients: Path, cwd: Path, *options: str) -> dict[str, Any]:
+    command, environ = program
+    variables = [word for name, value in environ.items() for word in ("-e", f"{name}={value}")]
+    inspector = node_clients / "node_modules" / ".bin" / "mcp-inspector"
+    return json.loads(run_node([inspector, "--cli", *command, *variables, *options], cwd=cwd))
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_inspector_finds_no_fault_in_the_schemas(
+    program: Program, node_clients: Path, tmp_path: Path, era: str
+) -> None:
+    listing = inspect(program, node_clients, tmp_path, "--method", "tools/list", "--strict", "--protocol-era", era)
+    assert [tool["name"] for tool in listing["tools"]] == TOOLS
+
+
+def test_the_inspector_finds_and_reads(program: Program, node_clients: Path, tmp_path: Path) -> None:
+    texts = []
+    for name, arguments in CALLS:
+        pairs = [f"{key}={value}" for key, value in arguments.items()]
+        call = ("--method", "tools/call", "--protocol-era", "modern", "--tool-name", name, "--tool-arg", *pairs)
+        result = inspect(program, node_clients, tmp_path, *call)
+        assert not result.get("isError")
+        texts.append(result["content"][0]["text"])
+    check_answers(*texts)
+
+
+def test_the_lock_of_the_node_clients_names_no_registry() -> None:
+    lock = json.loads((PACKAGES / "package-lock.json").read_text(encoding="utf-8"))
+    assert not any("resolved" in package for package in lock["packages"].values())
+    installed = {name: package for name, package in lock["packages"].items() if name}
+    assert all(package["integrity"].startswith("sha512-") for package in installed.values())
+    assert installed["node_modules/@modelcontextprotocol/inspector"]["version"] == "2.12.0"
+    assert installed["node_modules/@modelcontextprotocol/sdk"]["version"] == "1.32.2"

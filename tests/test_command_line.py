@@ -1,0 +1,503 @@
+"""The commands for a person and for programs: what they print, how they end, how the program knows itself."""
+
+import ast
+import io
+import json
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import keyring
+import keyring.backends.fail
+import pytest
+from conftest import DATABASES, PROJECT, child_environment
+
+import lancelot
+
+PROGRAM = str(PROJECT / "lancelot.py")
+NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
+LIMIT = 60
+FOLDER = str(DATABASES / "anythingllm")
+SMALL = str(DATABASES / "no-vector")
+QUERY = "hästarna stallet smörgåsen"
+WORLD = ("--path", FOLDER, "--table", "world-notes")
+posix = pytest.mark.skipif(os.name == "nt", reason="pipes and terminals are those of POSIX")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, run in this process."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs a command in this process, without a keychain: `run("search", "words", …)`."""
+    ring = keyring.backends.fail.Keyring()
+    monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
+    monkeypatch.setattr(sys, "argv", [PROGRAM])
+    monkeypatch.setenv("RUST_LOG", "error")
+    handlers = logging.getLogger().handlers[:]
+
+    def run_command(*words: str) -> Ended:
+        try:
+            code = lancelot.main(words)
+        except SystemExit as error:
+            code = cast("int", error.code)
+        logging.getLogger().handlers[:] = handlers
+        told = capsys.readouterr()
+        return Ended(code, told.out, told.err)
+
+    yield run_command
+    logging.getLogger().handlers[:] = handlers
+
+
+def start(*words: str, environ: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(
+        [sys.executable, PROGRAM, *words], env=child_environment(**NO_KEYCHAIN, **(environ or {})), **streams | options
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT)
+    return process.returncode, (out or b"").decode(), (err or b"").decode()
+
+
+# --- help and usage
+
+
+def test_help_names_every_command_and_every_setting_with_its_default(run: Run) -> None:
+    ended = run("--help")
+    assert (ended.code, ended.err) == (0, "")
+    for name in lancelot.COMMANDS:
+        assert re.search(rf"^    {name}\s+\w", ended.out, re.MULTILINE), name
+    for setting in lancelot.SETTINGS:
+        paragraph = ended.out.split(f"\n  {setting.name}\n")[1].split("\n  L")[0]
+        assert setting.help.replace("`", "")[:60] in paragraph
+        if setting.default is not None:
+            assert f"Default: {setting.default}." in paragraph
+    assert "With no command it serves MCP" in ended.out
+
+
+@pytest.mark.parametrize("command", lancelot.COMMANDS)
+def test_every_command_explains_its_options(command: str, run: Run) -> None:
+    ended = run(command, "--help")
+    assert ended.code == 0
+    assert ended.out.startswith(f"usage: lancelot {command} ")
+    for option in re.findall(r"\n  (--[a-z-]+)([^\n]*)\n?([^\n]*)", ended.out):
+        assert re.search(r"[a-z]{3}", option[1] + option[2]), option
+
+
+def test_search_and_query_take_every_parameter_of_their_tools(run: Run) -> None:
+    for command, tool in (("search", "lancedb_search"), ("query", "lancedb_query")):
+        out = run(command, "--help").out
+        found = lancelot.find_tool(tool)
+        assert found is not None
+        for parameter in found.parameters:
+            kebab = re.sub(r"([A-Z])", r"-\1", parameter.name).lower()
+            assert re.search(rf"(--{kebab}\b|^  {parameter.name}\b)", out, re.MULTILINE), parameter.name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serch", "x"),
+        ("search",),
+        ("query", "--path", FOLDER),
+        ("search", "x", "--limit"),
+        ("search", "x", "--nonsense"),
+        ("status", "extra"),
+        ("--nonsense",),
+        ("version", "--path", FOLDER),
+        (FOLDER,),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_how_it_is_used(words: tuple[str, ...], run: Run) -> None:
+    ended = run(*words)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err.startswith("usage: lancelot")
+    assert "error: " in ended.err
+
+
+def test_an_unknown_command_is_answered_with_the_commands_there_are(run: Run) -> None:
+    err = run("serch", "x").err
+    assert "serch" in err
+    assert all(command in err for command in lancelot.COMMANDS)
+
+
+# --- the version
+
+
+def test_the_version_is_one_line(run: Run) -> None:
+    assert run("version") == Ended(0, f"lancelot {lancelot.__version__}\n", "")
+
+
+def test_the_version_for_programs_is_what_the_tool_answers(run: Run, make_searcher: Callable[..., Any]) -> None:
+    ended = run("version", "--json")
+    assert json.loads(ended.out) == json.loads(lancelot.answer_version(make_searcher(), {}))
+
+
+# --- search, query, status
+
+
+def answer_of(tool: str, arguments: dict[str, Any], folder: str, make_searcher: Callable[..., Any]) -> str:
+    found = lancelot.find_tool(tool)
+    assert found is not None
+    text, failed = lancelot.call_tool(found, make_searcher(LANCEDB_PATH=folder), arguments)
+    assert not failed
+    return text
+
+
+def test_search_for_a_person_shows_titles_sources_and_snippets(run: Run) -> None:
+    ended = run("search", QUERY, *WORLD, "--limit", "2")
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert lines[0].startswith("text search of world-notes: ")
+    assert lines[2].startswith("1. Hästar på Gotland.md  1.000  [obsidian://Travel vault/Hästar på Gotland.md]")
+    assert "ästar" in lines[3]
+
+
+def test_search_for_programs_is_what_the_tool_answers(run: Run, make_searcher: Callable[..., Any]) -> None:
+    ended = run("search", QUERY, *WORLD, "--limit", "3", "--type", "text", "--json")
+    arguments = {"query": QUERY, "table": "world-notes", "limit": 3, "searchType": "text"}
+    assert ended.out == answer_of("lancedb_search", arguments, FOLDER, make_searcher) + "\n"
+    assert len(json.loads(ended.out)["hits"]) <= 3
+
+
+def test_query_for_a_person_is_the_block_that_a_model_gets(run: Run, make_searcher: Callable[..., Any]) -> None:
+    ended = run("query", QUERY, *WORLD, "--budget", "1500")
+    arguments = {"question": QUERY, "table": "world-notes", "contextBudget": 1500}
+    block = answer_of("lancedb_query", arguments, FOLDER, make_searcher)
+    assert (ended.code, ended.out) == (0, block.rstrip("\n") + "\n")
+    assert json.loads(run("query", QUERY, *WORLD, "--context-budget", "1500", "--json").out) == {"context": block}
+
+
+def test_query_gives_an_overview(run: Run) -> None:
+    ended = run("query", "", *WORLD, "--warm-start", "--json")
+    assert ended.code == 0
+    assert len(re.findall(r"^## \d+\. ", json.loads(ended.out)["context"], re.MULTILINE)) > 2
+
+
+def test_status_for_a_person_and_for_programs(run: Run, make_searcher: Callable[..., Any]) -> None:
+    ended = run("status", "--path", FOLDER)
+    assert (ended.code, ended.err) == (0, "")
+    assert f"folder:      {FOLDER}\n" in ended.out
+    assert "table:       python-peps, 155 rows; searches: text, auto\n" in ended.out
+    for words, verbose in ((), False), (("--verbose",), True):
+        answer = answer_of("lancedb_status", {"verbose": verbose}, FOLDER, make_searcher)
+        told = run("status", "--path", FOLDER, "--json", *words)
+        assert json.loads(told.out)["tables"] == json.loads(answer)["tables"]
+        assert ("columns" in told.out) == verbose
+
+
+def test_status_of_a_folder_that_cannot_be_read_ends_with_1_and_is_still_json(run: Run, tmp_path: Path) -> None:
+    ended = run("status", "--path", str(tmp_path / "missing"), "--json")
+    assert ended.code == 1
+    assert json.loads(ended.out)["connected"] is False
+    assert run("status").code == 1
+
+
+def test_the_options_come_before_the_environment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANCEDB_PATH", SMALL)
+    monkeypatch.setenv("LANCEDB_TABLE", "library_records")
+    assert f"folder:      {FOLDER}" in run("status", "--path", FOLDER).out
+    assert "search of world-notes" in run("search", QUERY, *WORLD).out
+
+
+def test_what_is_wrong_with_the_settings_is_told_beside_the_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANCEDB_DEFAULT_LIMIT", "many")
+    ended = run("search", "python", "--path", SMALL, "--json")
+    assert ended.code == 0
+    assert json.loads(ended.out)["searchType"] == "text"
+    assert ended.err.startswith('lancelot: LANCEDB_DEFAULT_LIMIT (environment) is "many"')
+
+
+# --- how a command ends
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("search", "x"), "No database folder is set"),
+        (("search", "x", "--path", "/no such folder"), "cannot be opened"),
+        (("search", " ", "--path", SMALL), "query"),
+        (("search", "x", "--path", SMALL, "--limit", "0"), "limit is "),
+        (("search", "x", "--path", SMALL, "--limit", "x"), "a whole number from 1 to 200"),
+        (("search", "x", "--path", SMALL, "--type", "fts"), "one of vector, text, auto"),
+        (("search", "x", "--path", SMALL, "--table", "missing"), "library_records"),
+        (("query", "x", "--path", SMALL, "--budget", "1"), "contextBudget is "),
+        (("query", "", "--path", SMALL), "blank"),
+    ],
+)
+def test_an_anticipated_failure_ends_with_1_and_a_sentence(words: tuple[str, ...], said: str, run: Run) -> None:
+    ended = run(*words)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("lancelot: ")
+    assert said in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_defect_ends_with_3_and_the_log_says_where(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(_session: lancelot.Session) -> NoReturn:
+        message = "a cog fell out"
+        raise RuntimeError(message)
+
+    monkeypatch.setitem(lancelot.COMMANDS, "status", break_down)  # type: ignore[misc]
+    ended = run("status")
+    assert (ended.code, ended.out) == (3, "")
+    assert "break_down" in ended.err
+    assert ended.err.endswith("the lines above say where.\n")
+    assert "a defect of Lancelot" in ended.err
+
+
+def test_an_interrupt_ends_with_130_and_says_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_session: lancelot.Session) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(lancelot.COMMANDS, "status", interrupt)  # type: ignore[misc]
+    assert run("status") == Ended(130, "", "")
+
+
+@posix
+@pytest.mark.parametrize(
+    "words", [("--help",), ("version",), ("search", "python", "--path", SMALL), ("status", "--json")]
+)
+def test_a_reader_that_left_is_no_cause_for_complaint(words: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start(*words, stdout=writer)
+    os.close(writer)
+    code, _, err = finish(process)
+    assert (code, err) == (1, "")
+
+
+@posix
+@pytest.mark.parametrize(("words", "code"), [("version", 0), ("status --json", 1), ("--help", 0), ("", 1)])
+def test_a_closed_standard_output_is_no_defect(words: str, code: int) -> None:
+    command = ["sh", "-c", f"{shlex.quote(sys.executable)} {shlex.quote(PROGRAM)} {words} >&-"]
+    ended = subprocess.run(
+        command, env=child_environment(**NO_KEYCHAIN), stderr=subprocess.PIPE, check=False, timeout=LIMIT
+    )
+    assert ended.returncode == code
+    assert b"Traceback" not in ended.stderr
+
+
+@posix
+def test_the_first_line_of_a_pipe_is_all_that_is_printed() -> None:
+    command = ["sh", "-c", f"{shlex.quote(sys.executable)} {shlex.quote(PROGRAM)} --help | head -1"]
+    ended = subprocess.run(
+        command,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+    )
+    assert ended.stdout.startswith("usage: lancelot")
+    assert ended.stderr == ""
+
+
+# --- encodings
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8", "utf-16"])
+def test_json_for_programs_is_whole_in_every_encoding(
+    encoding: str, run: Run, monkeypatch: pytest.MonkeyPatch, make_searcher: Callable[..., Any]
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert run("search", QUERY, *WORLD, "--limit", "1", "--json").code == 0
+    stream.seek(0)
+    answer = answer_of("lancedb_search", {"query": QUERY, "table": "world-notes", "limit": 1}, FOLDER, make_searcher)
+    assert json.loads(stream.read()) == json.loads(answer)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_lines_for_a_person_replace_what_the_encoding_cannot_hold(
+    encoding: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    monkeypatch.setattr(sys, "stdout", stream)
+    for words in (("search", QUERY, *WORLD), ("search", "設計図", *WORLD), ("query", QUERY, *WORLD), ("--help",)):
+        assert run(*words).code == 0
+    stream.seek(0)
+    shown = stream.read()
+    assert ("H?star p?" if encoding == "ascii" else "Hästar på") in shown
+
+
+def test_an_ascii_terminal_does_not_stop_the_program() -> None:
+    code, out, err = finish(start("status", "--path", FOLDER, environ={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}))
+    assert (code, err) == (0, "")
+    assert "world-notes" in out
+
+
+# --- what help and version cost
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    heavy = ("lancedb", "pyarrow", "mcp", "openai", "keyring", "cryptography", "anyio", "platformdirs", "numpy")
+    program = f"""
+import contextlib, io, sys
+sys.path.insert(0, {str(PROJECT)!r})
+import lancelot
+with contextlib.redirect_stdout(io.StringIO()):
+    lancelot.main(["version"])
+    with contextlib.suppress(SystemExit):
+        lancelot.main(["--help"])
+print([name for name in {heavy!r} if name in sys.modules])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT,
+    )
+    assert ast.literal_eval(ended.stdout) == []
+
+
+# --- at a terminal
+
+
+@posix
+def test_started_at_a_terminal_it_says_on_standard_error_what_it_is_and_serves() -> None:
+    terminal = pytest.importorskip("terminal")
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    session = terminal.Terminal([sys.executable, PROGRAM], child_environment(**NO_KEYCHAIN), **streams)
+    try:
+        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tests", "version": "1"}}
+        session.type(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}) + "\n\x04")
+        out, err = session.process.communicate(timeout=LIMIT)
+    finally:
+        session.stop()
+    assert err.decode().startswith(f"This is Lancelot {lancelot.__version__}, an MCP server")
+    assert all(word in err.decode() for word in ("`init`", "`demo`", "`--help`", "Ctrl-C"))
+    (line,) = out.decode().splitlines()
+    assert json.loads(line)["result"]["serverInfo"]["name"] == "lancelot"
+    assert session.process.returncode == 0
+
+
+@posix
+def test_ctrl_c_at_a_terminal_ends_the_server_at_once() -> None:
+    terminal = pytest.importorskip("terminal")
+    session = terminal.Terminal([sys.executable, PROGRAM], child_environment(**NO_KEYCHAIN))
+    try:
+        session.wait_for("Ctrl-C ends it.")
+        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tests", "version": "1"}}
+        session.type(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}) + "\n")
+        session.wait_for('"serverInfo"')
+        session.type("\x03")
+        code = session.end()
+    finally:
+        session.stop()
+    assert code != 0
+    assert "Traceback" not in session.shown
+
+
+# --- the demo
+
+
+def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Path, config_dir: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    # Settings of another folder must not lead it astray.
+    lancelot.store_settings(config_dir, {"LANCEDB_TABLE": "mine", "LANCEDB_TEXT_COLUMN": "body", "LANCEDB_PATH": "/no"})
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = finish(start("demo", environ={"TMPDIR": str(temporary), "TEMP": str(temporary)}))
+    assert (code, err) == (0, "")
+    for tool in ("lancedb_status", "lancedb_search", "lancedb_query"):
+        assert f"\n> {tool} {{" in out
+    assert '"rows":18' in out
+    search, query = out.split("\n> ")[2:]
+    assert json.loads(search.splitlines()[1])["hits"][0]["id"] == "OPENAI_API_KEY"
+    assert "## 1. Setting LANCELOT_EMBEDDING_TIMEOUT" in query
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_demo_s_rows_are_the_settings_and_the_tools() -> None:
+    rows = lancelot.manual_rows()
+    names = [setting.name for setting in lancelot.SETTINGS] + [tool.name for tool in lancelot.TOOLS]
+    assert [row["id"] for row in rows] == names
+    assert all(row["text"] and row["title"] and row["chunkSource"] for row in rows)
+
+
+# --- the program's own command
+
+
+def test_a_script_or_an_archive_is_started_with_this_python_and_an_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lancelot.py").write_text("pass")
+    for name in ("lancelot.pyz", "lancelot", "any name"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("__main__.py", "pass")
+    monkeypatch.chdir(tmp_path)
+    for name in ("lancelot.py", "lancelot.pyz", "lancelot", "any name"):
+        expected = [sys.executable, str(tmp_path / name)]
+        assert lancelot.own_command(name) == expected
+        assert lancelot.own_command(str(tmp_path / name)) == expected
+
+
+@posix
+def test_a_link_to_the_archive_is_kept_as_the_link(tmp_path: Path) -> None:
+    (tmp_path / "lancelot-0.1.py").write_text("pass")
+    (tmp_path / "lancelot.py").symlink_to("lancelot-0.1.py")
+    assert lancelot.own_command(str(tmp_path / "lancelot.py")) == [sys.executable, str(tmp_path / "lancelot.py")]
+
+
+def test_an_installed_console_script_is_started_as_itself(tmp_path: Path) -> None:
+    script = tmp_path / "lancelot"
+    script.write_text("#!/usr/bin/env python3\n")
+    assert lancelot.own_command(str(script)) == [str(script)]
+
+
+@pytest.mark.parametrize("argv0", ["-c", "-m", "", "no/such/file", "."])
+def test_anything_else_is_started_as_the_module(argv0: str) -> None:
+    assert lancelot.own_command(argv0) == [sys.executable, "-m", "lancelot"]
+
+
+def test_the_module_starts_as_the_script_that_it_is() -> None:
+    program = "import lancelot, sys; print(lancelot.own_command(sys.argv[0]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=PROJECT,
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LIMIT,
+    )
+    assert ast.literal_eval(ended.stdout) == [sys.executable, "-m", "lancelot"]
+
+
+# --- entries for clients
+
+
+def test_the_entry_for_clients_is_json_with_command_and_arguments() -> None:
+    command = ["C:\\Program Files\\Python\\python.exe", "C:\\Users\\Åsa\\lancelot.pyz"]
+    entry = json.loads(lancelot.client_entry(command))
+    assert entry == {"mcpServers": {"lancelot": {"command": command[0], "args": command[1:]}}}
+
+
+@posix
+def test_the_line_for_claude_code_keeps_paths_with_spaces_whole() -> None:
+    command = ["/opt/my python/bin/python", "/home/å'sa/lancelot.pyz"]
+    start_words = ["claude", "mcp", "add", "--transport", "stdio", "lancelot", "--"]
+    assert shlex.split(lancelot.claude_command(command)) == [*start_words, *command]

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PROJECT, TESTS, child_environment
+
+import lancelot
+from lancelot import Embedder, KeyLookup, LancelotError, models_of_length
+
+MakeSettings = Callable[..., lancelot.Settings]
+
+
+@pytest.fixture
+def logged(tmp_path: Path, embedding_server: Callable[..., str]) -> tuple[str, Callable[[], list[dict[str, Any]]]]:
+    """An embedding server's address, and what it was asked so far."""
+    log = tmp_path / "requests.jsonl"
+    log.touch()
+    return embedding_server("--log", str(log)), lambda: list(map(json.loads, log.read_text("utf-8").splitlines()))
+
+
+@pytest.fixture
+def trickling() -> Iterator[str]:
+    """A server that sends a byte of its answer now and then, and never the last one."""
+    stop = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(30)
+
+    def serve() -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
+            while not stop.wait(0.05):
+                connection.sendall(b" ")
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+    stop.set()
+    thread.join(10)
+    listener.close()
+
+
+def test_a_query_is_asked_for_once_and_remembered(
+    make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
+) -> None:
+    address, asked = logged
+    embedder = Embedder(make_settings(OPENAI_BASE_URL=address))
+    first = embedder.embed("räksmörgås 😀")
+    assert embedder.embed("räksmörgås 😀") == first
+    assert [request["body"]["input"] for request in asked()] == ["räksmörgås 😀"]
+    assert embedder.embed("another") != first
+    assert len(asked()) == 2
+
+
+def test_a_call_asks_for_floats_and_sends_no_dimensions(
+    make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
+) -> None:
+    address, asked = logged
+    settings = make_settings(
+        OPENAI_BASE_URL=address, EMBEDDING_MODEL="some-model", EMBEDDING_DIMENSIONS="64", OPENAI_API_KEY="sk-x"
+    )
+    assert len(Embedder(settings).embed("word")) == 384
+    (request,) = asked()
+    assert request["body"] == {"input": "word", "model": "some-model", "encoding_format": "float"}
+    assert request["headers"]["authorization"] == "Bearer sk-x"
+    assert request["path"] == "/v1/embeddings"
+
+
+def test_only_the_last_queries_are_remembered(
+    make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
+) -> None:
+    monkeypatch.setattr(lancelot, "CACHED_VECTORS", 2)
+    address, asked = logged
+    embedder = Embedder(make_settings(OPENAI_BASE_URL=address))
+    for query in ("a", "b", "a", "c", "a", "b"):
+        embedder.embed(query)
+    assert [request["body"]["input"] for request in asked()] == ["a", "b", "c", "b"]
+
+
+def test_a_failure_is_not_remembered(make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = Embedder(make_settings(OPENAI_BASE_URL="http://127.0.0.1:9/v1"))
+    answers: list[Any] = [{}, {"data": [{"embedding": [1.0, 2.0]}]}]
+    monkeypatch.setattr(embedder, "_post", lambda _: answers.pop(0))
+    with pytest.raises(LancelotError, match="no embedding"):
+        embedder.embed("word")
+    assert embedder.embed("word") == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/", "/v1/embeddings"])
+def test_an_address_with_and_without_its_path_is_asked(
+    suffix: str, make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
+) -> None:
+    address, asked = logged
+    Embedder(make_settings(OPENAI_BASE_URL=address.removesuffix("/v1") + suffix)).embed("word")
+    assert [request["path"] for request in asked()] == ["/v1/embeddings"]
+
+
+def test_the_key_that_is_looked_up_is_the_one_for_the_endpoints_host(
+    make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
+) -> None:
+    address, asked = logged
+    hosts: list[str] = []
+
+    def find(settings: lancelot.Settings) -> KeyLookup:
+        hosts.append(lancelot.host_of(settings.endpoint))
+        return KeyLookup(f"key-of-{hosts[-1]}", "system keychain")
+
+    embedder = Embedder(make_settings(OPENAI_BASE_URL=address), key=find)
+    embedder.embed("one")
+    embedder.embed("two")
+    host = address.removeprefix("http://").removesuffix("/v1")
+    assert hosts == [host]
+    assert {request["headers"]["authorization"] for request in asked()} == {f"Bearer key-of-{host}"}
+
+
+def test_a_key_is_not_carried_along_to_another_host(
+    make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
+) -> None:
+    """A server that sends the client elsewhere does not get the key sent there too."""
+    address, asked = logged
+    target = address.replace("127.0.0.1", "localhost") + "/embeddings"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+
+        def redirect() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(65536)
+                answer = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n"
+                connection.sendall(answer.encode())
+
+        thread = threading.Thread(target=redirect, daemon=True)
+        thread.start()
+        settings = make_settings(
+            OPENAI_BASE_URL=f"http://127.0.0.1:{listener.getsockname()[1]}/v1", OPENAI_API_KEY="sk-secret"
+        )
+        try:
+            Embedder(settings).embed("word")
+        except LancelotError as error:
+            assert "sk-secret" not in str(error)  # noqa: PT017 - following the redirection is allowed as well
+        thread.join(10)
+    assert [request for request in asked() if "sk-secret" in json.dumps(request)] == []
+
+
+def test_with_an_address_and_no_key_a_server_that_takes_any_is_asked(
+    make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
+) -> None:
+    address, asked = logged
+    embedder = Embedder(make_settings(OPENAI_BASE_URL=address))
+    assert embedder.available
+    embedder.embed("word")
+    assert asked()[0]["headers"]["authorization"] == "Bearer none"
+
+
+def test_without_key_and_address_no_client_is_made_and_openai_is_not_loaded(tmp_path: Path) -> None:
+    code = """if True:
+        import sys, lancelot
+        folder = lancelot.Path(sys.argv[1])
+        settings = lancelot.load_settings({"LANCEDB_PATH": sys.argv[2]}, folder)
+        searcher = lancelot.Searcher(settings)
+        for kind in ("vector", "auto", "text"):
+            assert searcher.search(lancelot.SearchRequest("python", 3, kind)).hits
+        searcher.status()
+        assert not searcher.embedder.available
+        assert "openai" not in sys.modules
+        assert "_client" not in vars(searcher.embedder)
+    """
+    folder = TESTS / "databases" / "langchain"
+    child_variables = child_environment(PYTHONPATH=str(PROJECT))
+    command = [sys.executable, "-c", code, str(tmp_path), str(folder)]
+    subprocess.run(command, check=True, timeout=60, env=child_variables, cwd=tmp_path)
+
+
+def test_an_embedder_is_made_without_looking_for_a_key(make_settings: MakeSettings) -> None:
+    looked: list[lancelot.Settings] = []
+
+    def find(settings: lancelot.Settings) -> KeyLookup:
+        looked.append(settings)
+        return KeyLookup(None)
+
+    embedder = Embedder(make_settings(), key=find)
+    assert looked == []
+    assert (embedder.available, embedder.available, len(looked)) == (False, False, 1)
+
+
+def test_a_locked_keychain_is_told_as_a_reason(make_settings: MakeSettings) -> None:
+    reasons = ("This machine offers no system keychain.", "The system keychain is locked.")
+    embedder = Embedder(make_settings(), key=lambda _: KeyLookup(None, None, reasons))
+    assert embedder.why_not == "No API key is set, so there are no embeddings. The system keychain is locked."
+
+
+def test_a_server_that_trickles_is_bounded_by_the_time_limit(make_settings: MakeSettings, trickling: str) -> None:
+    embedder = Embedder(make_settings(OPENAI_BASE_URL=trickling, LANCELOT_EMBEDDING_TIMEOUT="0.4"))
+    began = time.monotonic()
+    with pytest.raises(LancelotError, match=r"did not answer within 0\.4 s"):
+        embedder.embed("word")
+    assert time.monotonic() - began < 10
+
+
+def test_a_failure_names_the_host_and_neither_user_password_nor_key(make_settings: MakeSettings) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    settings = make_settings(OPENAI_BASE_URL=f"http://user:pass@127.0.0.1:{port}/v1", OPENAI_API_KEY="sk-secret")
+    with pytest.raises(LancelotError) as failure:
+        Embedder(settings).embed("word")
+    assert str(failure.value).startswith(f"The embedding server at 127.0.0.1:{port} cannot be reached (")
+    assert not any(secret in str(failure.value) for secret in ("user", "pass", "sk-secret"))
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (384, "known models of length 384 are all-MiniLM-L6-v2, bge-small-en-v1.5, multilingual-e5-small"),
+        (3072, "known models of length 3072 are text-embedding-3-large"),
+        (7, "no known model has length 7"),
+    ],
+)
+def test_the_models_of_a_length_are_named(length: int, said: str) -> None:
+    assert models_of_length(length) == said
+
+
+def test_a_vector_of_the_wrong_length_names_both_lengths_and_the_models_that_fit(
+    make_searcher: Callable[..., lancelot.Searcher], embedding_server: Callable[..., str]
+) -> None:
+    searcher = make_searcher(
+        LANCEDB_PATH=TESTS / "databases" / "langchain", OPENAI_BASE_URL=embedding_server("--dimensions", "1536")
+    )
+    page = searcher.search(lancelot.SearchRequest("python", 3, "vector"))
+    (note,) = page.notes
+    assert note == (
+        "Text search ran, since vector search was not possible: The vectors in vectorstore.vector have length 384, but "
+        "the model text-embedding-ada-002 gives length 1536; set EMBEDDING_MODEL to the model that made the table "
+        "(known models of length 384 are all-MiniLM-L6-v2, bge-small-en-v1.5, multilingual-e5-small)."
+    )
+
+
+def test_two_threads_share_an_embedder(
+    make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
+) -> None:
+    address, _ = logged
+    embedder = Embedder(make_settings(OPENAI_BASE_URL=address))
+    found: dict[str, tuple[float, ...]] = {}
+    words = [f"word{number}" for number in range(8)]
+    threads = [threading.Thread(target=lambda word=word: found.update({word: embedder.embed(word)})) for word in words]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert set(found) == set(words)
+    assert len(set(found.values())) == len(words)

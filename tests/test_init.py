@@ -1,0 +1,541 @@
+"""`init`: what it asks, tries, says and stores, by options and at a terminal."""
+
+import io
+import json
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keyring
+import keyring.backends.fail
+import pytest
+import wire
+from conftest import DATABASES, PROJECT, child_environment
+
+import lancelot
+
+PROGRAM = str(PROJECT / "lancelot.py")
+NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
+KEY = "sk-test-0123456789abcdef"
+LIMIT = 60
+FOLDER = str(DATABASES / "anythingllm")
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals of this kind")
+
+
+def run_program(*words: str, given: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PROGRAM, *words],
+        env=child_environment(**NO_KEYCHAIN, **variables),
+        cwd=Path(PROJECT.anchor),
+        input=given,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=LIMIT,
+    )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, run in this process."""
+
+    code: int
+    out: str
+    err: str
+
+
+Init = Callable[..., Ended]
+
+
+@pytest.fixture
+def init(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Init]:
+    """Runs `init` in this process, with no terminal and no keychain: `init("--path", folder, given="input")`."""
+    ring = keyring.backends.fail.Keyring()
+    monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
+    monkeypatch.setattr(sys, "argv", [PROGRAM])
+    monkeypatch.setenv("RUST_LOG", "error")
+    handlers = logging.getLogger().handlers[:]
+
+    def run(*words: str, given: str = "") -> Ended:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        code = lancelot.main(["init", *words])
+        logging.getLogger().handlers[:] = handlers
+        told = capsys.readouterr()
+        return Ended(code, told.out, told.err)
+
+    yield run
+    logging.getLogger().handlers[:] = handlers
+
+
+def stored(config_dir: Path) -> dict[str, str]:
+    values: dict[str, str] = json.loads((config_dir / "settings.json").read_text(encoding="utf-8"))
+    return values
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def key_for(config_dir: Path, host: str) -> str | None:
+    return lancelot.file_read(lancelot.load_settings({}, config_dir), host)
+
+
+# --- by options, as a program of its own
+
+
+def entry_in(text: str) -> dict[str, Any]:
+    entry: dict[str, Any] = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    return entry
+
+
+def talk_to(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a server answers to a handshake and to a search, started as clients start it."""
+    server = wire.Server(child_environment(**NO_KEYCHAIN), command=command, cwd=Path(PROJECT.anchor))
+    search = {"name": "lancedb_search", "arguments": {"query": "hästarna stallet smörgåsen", "table": "world-notes"}}
+    try:
+        greeting = server.ask(wire.handshake(1))
+        server.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return greeting, server.ask({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": search})
+    finally:
+        server.stop()
+
+
+def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
+    embedding_server: Callable[..., str], config_dir: Path, machine: Path
+) -> None:
+    url = embedding_server("--require-key", KEY)
+    ended = run_program(
+        "init", "--path", FOLDER, "--api-key-stdin", "--base-url", url, "--model", "tiny", "--yes", given=f"{KEY}\r\n"
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    host = lancelot.host_of(url)
+    for said in (
+        f"Folder {FOLDER}: 2 tables",
+        "python-peps: 155 rows, text and vectors",
+        "world-notes: 177 rows, text and vectors",
+        f"ok:      {host} embeds with tiny: length 384.",
+        f"Stored: {config_dir / 'settings.json'}",
+        f"The key for {host} was stored in the encrypted file. This machine offers no system keychain.",
+    ):
+        assert said in ended.stdout
+    assert "warning" not in ended.stdout
+    assert stored(config_dir) == {"LANCEDB_PATH": FOLDER, "OPENAI_BASE_URL": url, "EMBEDDING_MODEL": "tiny"}
+    assert KEY not in ended.stdout
+    assert not [path for path in machine.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+
+    entry = entry_in(ended.stdout)
+    assert entry == {"mcpServers": {"lancelot": {"command": sys.executable, "args": [PROGRAM]}}}
+    if os.name != "nt":
+        (line,) = (line for line in ended.stdout.splitlines() if line.startswith("claude "))
+        start = ["claude", "mcp", "add", "--transport", "stdio", "lancelot", "--", sys.executable, PROGRAM]
+        assert shlex.split(line) == start
+
+    greeting, answer = talk_to([entry["mcpServers"]["lancelot"]["command"], *entry["mcpServers"]["lancelot"]["args"]])
+    assert greeting["result"]["serverInfo"]["name"] == "lancelot"
+    found = json.loads(wire.text_of(answer))
+    assert found["searchType"] == "vector"
+    assert found["hits"][0]["title"] == "Hästar på Gotland.md"
+
+
+def test_a_wrong_folder_is_a_sentence_and_nothing_is_stored(machine: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    ended = run_program("init", "--path", str(missing), "--api-key-stdin", "--yes", given=f"{KEY}\n")
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("lancelot: ")
+    assert str(missing) in ended.stderr
+    assert ended.stderr.endswith("Nothing was stored.\n")
+    assert len(ended.stderr.splitlines()) == 1
+    assert not missing.exists()
+    assert files_of(machine) == []
+
+
+# --- by options, in this process
+
+
+def test_a_folder_with_a_near_name_is_offered(init: Init, folder_copy: Callable[[str], Path], config_dir: Path) -> None:
+    folder = folder_copy("no-vector")
+    for wrong, right in (
+        (folder.with_name("no-vectors"), f"Did you mean {folder}?"),
+        (folder / "library_records.lance", f"Set LANCEDB_PATH to {folder}."),
+        (folder.parent, f"Set LANCEDB_PATH to {folder}."),
+        (folder / "expected.json", f"Set LANCEDB_PATH to {folder}"),
+    ):
+        ended = init("--path", str(wrong), "--yes")
+        assert ended.code == 1
+        assert right in ended.err
+    assert not config_dir.exists()
+
+
+def test_no_folder_at_all_is_a_sentence(init: Init, config_dir: Path) -> None:
+    ended = init("--yes")
+    assert ended.code == 1
+    assert "No database folder is set" in ended.err
+    assert not config_dir.exists()
+
+
+def test_without_a_terminal_and_without_answers_it_says_what_to_give(init: Init, config_dir: Path) -> None:
+    ended = init()
+    assert ended.code == 1
+    assert "no terminal" in ended.err
+    assert "--yes" in ended.err
+    assert not config_dir.exists()
+
+
+def test_a_relative_path_is_stored_absolute(
+    init: Init, config_dir: Path, folder_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_copy("no-vector")
+    monkeypatch.chdir(folder.parent)
+    assert init("--path", "no-vector", "--yes").code == 0
+    assert stored(config_dir) == {"LANCEDB_PATH": str(folder)}
+
+
+def test_a_tilde_in_the_path_is_stored_as_the_home_folder(init: Init, config_dir: Path, machine: Path) -> None:
+    shutil.copytree(DATABASES / "no-vector", machine / "my db")
+    assert init("--path", "~/my db", "--yes").code == 0
+    assert stored(config_dir) == {"LANCEDB_PATH": str(machine / "my db")}
+
+
+def test_without_key_and_server_searches_are_said_to_be_text_only(init: Init, config_dir: Path) -> None:
+    ended = init("--path", FOLDER, "--yes")
+    assert ended.code == 0
+    assert "ok:      No key and no endpoint: searches are text only, and nothing leaves this machine." in ended.out
+    assert files_of(config_dir) == ["settings.json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--require-key", "another"), "refused the API key (HTTP 401)"),
+        (("--fail-with", "404"), 'does not know the model "text-embedding-ada-002"'),
+        (("--fail-with", "500"), "failed with HTTP 500"),
+    ],
+)
+def test_a_server_that_refuses_is_a_warning_and_the_rest_is_stored(
+    options: tuple[str, ...], said: str, init: Init, embedding_server: Callable[..., str], config_dir: Path
+) -> None:
+    url = embedding_server(*options)
+    ended = init("--path", FOLDER, "--base-url", url, "--api-key-stdin", "--yes", given=f"{KEY}\n")
+    assert ended.code == 0
+    (warning,) = (line for line in ended.out.splitlines() if line.startswith("warning: "))
+    assert warning.startswith(f"warning: The embedding server at {lancelot.host_of(url)} ")
+    assert said in warning
+    assert stored(config_dir)["OPENAI_BASE_URL"] == url
+    assert key_for(config_dir, lancelot.host_of(url)) == KEY
+    assert KEY not in ended.out + ended.err
+
+
+def test_a_server_that_is_not_there_is_a_warning(init: Init, config_dir: Path) -> None:
+    ended = init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--yes")
+    assert ended.code == 0
+    assert "warning: The embedding server at 127.0.0.1:1 cannot be reached (Connection refused)." in ended.out
+    assert stored(config_dir)["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
+
+
+def test_vectors_of_another_length_are_told_table_by_table(init: Init, embedding_server: Callable[..., str]) -> None:
+    ended = init("--path", FOLDER, "--base-url", embedding_server("--wrong-dimensions"), "--yes")
+    warnings = [line for line in ended.out.splitlines() if line.startswith("warning: ")]
+    assert [re.findall(r"The vectors of (\S+) have length 384, not 400", line) for line in warnings] == [
+        ["python-peps"],
+        ["world-notes"],
+    ]
+    assert "all-MiniLM-L6-v2" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    "words", [("--api-key", KEY), (f"--api-key={KEY}",), ("--api-key-stdin", KEY), (f"--api-key-stdin={KEY}",), (KEY,)]
+)
+def test_a_key_is_not_taken_as_an_argument_and_not_repeated(
+    words: tuple[str, ...], init: Init, capsys: pytest.CaptureFixture[str], machine: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        init("--path", FOLDER, "--yes", *words)
+    told = capsys.readouterr()
+    assert ended.value.code == 2
+    assert KEY not in told.out + told.err
+    assert "--api-key-stdin" in told.err
+    assert files_of(machine) == []
+
+
+@pytest.mark.parametrize("address", ["localhost:11434", "http://alice:hunter2@host:99999", "http://my host"])
+def test_a_bad_server_address_is_a_sentence_without_its_password(address: str, init: Init, config_dir: Path) -> None:
+    ended = init("--path", FOLDER, "--base-url", address, "--yes")
+    assert ended.code == 1
+    assert "an address such as http://localhost:11434/v1" in ended.err
+    assert "hunter2" not in ended.err
+    assert not config_dir.exists()
+
+
+def test_user_and_password_of_the_server_are_not_printed(init: Init) -> None:
+    first = init("--path", FOLDER, "--base-url", "http://alice:hunter2@127.0.0.1:1/v1", "--yes")
+    shown = init("--show")
+    assert "127.0.0.1:1" in first.out
+    assert "http://127.0.0.1:1/v1" in shown.out
+    assert "hunter2" not in first.out + first.err + shown.out + shown.err
+    assert "alice" not in first.out + first.err + shown.out + shown.err
+
+
+def test_init_again_keeps_what_is_stored_and_changes_what_is_given(
+    init: Init, embedding_server: Callable[..., str], config_dir: Path
+) -> None:
+    url = embedding_server()
+    host = lancelot.host_of(url)
+    words = ("--path", FOLDER, "--base-url", url, "--model", "tiny", "--api-key-stdin", "--yes")
+    assert init(*words, given=KEY).code == 0
+    lancelot.store_settings(config_dir, {"LANCEDB_TABLE": "world-notes"})
+    assert init("--path", str(DATABASES / "no-vector"), "--yes").code == 0
+    kept = {"OPENAI_BASE_URL": url, "EMBEDDING_MODEL": "tiny", "LANCEDB_TABLE": "world-notes"}
+    assert stored(config_dir) == {"LANCEDB_PATH": str(DATABASES / "no-vector"), **kept}
+    assert key_for(config_dir, host) == KEY
+
+    assert init("--model", "other", "--yes").code == 0
+    assert stored(config_dir) == {"LANCEDB_PATH": str(DATABASES / "no-vector"), **kept, "EMBEDDING_MODEL": "other"}
+    assert key_for(config_dir, host) == KEY
+
+
+def test_a_key_given_when_the_server_is_taken_out_is_kept_for_openai_alone(
+    init: Init, monkeypatch: pytest.MonkeyPatch, config_dir: Path
+) -> None:
+    monkeypatch.setattr(lancelot.Embedder, "embed", lambda _self, _text: (1.0,) * 384)
+    assert init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--yes").code == 0
+    ended = init("--base-url", "", "--api-key-stdin", "--yes", given=KEY)
+    assert "The key for api.openai.com was stored" in ended.out
+    assert stored(config_dir) == {"LANCEDB_PATH": FOLDER}
+    assert lancelot.stored_hosts(config_dir) == ["api.openai.com"]
+
+
+def test_what_the_environment_says_does_not_hide_a_wrong_answer(
+    init: Init, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LANCEDB_PATH", FOLDER)
+    assert init("--path", str(tmp_path / "missing"), "--yes").code == 1
+
+
+def test_a_configuration_folder_that_cannot_be_written_is_a_sentence(init: Init, config_dir: Path) -> None:
+    config_dir.parent.mkdir()
+    config_dir.write_text("a file where the folder would be")
+    ended = init("--path", FOLDER, "--yes")
+    assert ended.code == 1
+    assert f"The settings cannot be stored in {config_dir} (" in ended.err
+    assert "Set LANCEDB_PATH" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_bytes_that_are_no_text_are_stored_as_replaced(init: Init, config_dir: Path) -> None:
+    assert init("--path", FOLDER, "--model", "tiny\udcff", "--yes").code == 0
+    assert stored(config_dir)["EMBEDDING_MODEL"] == "tiny\ufffd"
+
+
+def test_a_folder_without_tables_is_a_warning(init: Init, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ended = init("--path", str(tmp_path / "empty"), "--yes")
+    assert ended.code == 0
+    assert "warning: there is nothing to search in it yet" in ended.out
+
+
+# --- showing and forgetting
+
+
+def test_show_tells_what_is_stored_and_where_the_key_is_but_not_the_key(
+    init: Init, embedding_server: Callable[..., str], config_dir: Path
+) -> None:
+    nothing = init("--show")
+    assert nothing.code == 0
+    assert "Key for api.openai.com: none" in nothing.out
+    assert not config_dir.exists()
+
+    url = embedding_server()
+    init("--path", FOLDER, "--base-url", url, "--api-key-stdin", "--yes", given=KEY)
+    lancelot.write_private(
+        config_dir / "settings.json", json.dumps(stored(config_dir) | {"OPENAI_API_KEY": f"{KEY}-in-file"}).encode()
+    )
+    shown = init("--show")
+    assert shown.code == 0
+    for line in (
+        f"Settings file: {config_dir / 'settings.json'}",
+        f"  LANCEDB_PATH = {FOLDER}",
+        f"  OPENAI_BASE_URL = {url}",
+        f"Key for {lancelot.host_of(url)}: from the encrypted file",
+    ):
+        assert line in shown.out.splitlines()
+    assert KEY not in shown.out + shown.err
+
+
+def test_show_tells_what_is_wrong_with_the_settings_file(init: Init, config_dir: Path) -> None:
+    lancelot.write_private(config_dir / "settings.json", b"not json")
+    shown = init("--show")
+    assert shown.code == 0
+    assert "is not a JSON object" in shown.out
+
+
+def test_forget_removes_what_was_stored_and_only_that(init: Init, config_dir: Path) -> None:
+    init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--api-key-stdin", "--yes", given=KEY)
+    mine = config_dir / "notes of mine.txt"
+    mine.write_text("keep")
+    assert files_of(config_dir) == ["credentials.json", "credentials.key", "notes of mine.txt", "settings.json"]
+    ended = init("--forget")
+    assert ended.code == 0
+    for name in ("credentials.json", "credentials.key", "settings.json"):
+        assert f"Removed: {config_dir / name}" in ended.out
+    assert files_of(config_dir) == ["notes of mine.txt"]
+    again = init("--forget")
+    assert again.code == 0
+    assert "Nothing was found to remove." in again.out
+
+
+def test_forget_removes_the_stored_server_s_key_whatever_the_environment_names(
+    init: Init, monkeypatch: pytest.MonkeyPatch, config_dir: Path
+) -> None:
+    held = {("lancelot", "127.0.0.1:1"): KEY, ("lancelot", "127.0.0.1:2"): KEY, ("lancelot", "api.openai.com"): KEY}
+    ring = SimpleNamespace(
+        priority=5,
+        get_password=lambda *names: held.get(names),
+        delete_password=lambda *names: held.pop(names),
+    )
+    monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
+    lancelot.store_settings(config_dir, {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"})
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:2/v1")
+    ended = init("--forget")
+    assert ended.code == 0
+    assert held == {}
+    assert ended.out.count("in the system keychain") == 3
+
+
+def test_forget_that_cannot_remove_a_file_is_a_sentence(init: Init, config_dir: Path) -> None:
+    (config_dir / "credentials.json").mkdir(parents=True)
+    ended = init("--forget")
+    assert ended.code == 1
+    assert f"{config_dir / 'credentials.json'} cannot be removed (" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+# --- AnythingLLM's folder
+
+
+@pytest.mark.parametrize(
+    ("storage", "variables"),
+    [
+        ("home/.config/anythingllm-desktop/storage", {}),
+        ("home/.config/anythingllm-desktop/storage", {"XDG_CONFIG_HOME": "elsewhere"}),
+        ("config/anythingllm-desktop/storage", {"XDG_CONFIG_HOME": "config"}),
+        ("home/Library/Application Support/anythingllm-desktop/storage", {}),
+        ("roaming/anythingllm-desktop/storage", {"APPDATA": "roaming"}),
+        ("docker", {"STORAGE_DIR": "docker"}),
+    ],
+)
+def test_anythingllm_s_folder_is_found_where_it_keeps_it(
+    storage: str, variables: dict[str, str], tmp_path: Path
+) -> None:
+    home = {"HOME": str(tmp_path / "home"), "USERPROFILE": str(tmp_path / "home")}
+    environ = home | {name: str(tmp_path / value) for name, value in variables.items()}
+    folder = tmp_path / storage / "lancedb"
+    folder.mkdir(parents=True)
+    assert lancelot.anythingllm_folder(environ) is None
+    (folder / "notes.lance").mkdir()
+    assert lancelot.anythingllm_folder(environ) == folder
+
+
+def test_init_takes_anythingllm_s_folder_where_none_is_given(init: Init, machine: Path, config_dir: Path) -> None:
+    folder = machine / ".config" / "anythingllm-desktop" / "storage" / "lancedb"
+    shutil.copytree(FOLDER, folder)
+    ended = init("--yes")
+    assert ended.code == 0
+    assert f"AnythingLLM's folder was found: {folder}" in ended.out
+    assert stored(config_dir) == {"LANCEDB_PATH": str(folder)}
+
+
+# --- at a terminal
+
+
+@pytest.fixture
+def at_terminal() -> Iterator[Callable[..., Any]]:
+    """Runs `init` at a terminal."""
+    terminal = pytest.importorskip("terminal")
+    running: list[Any] = []
+
+    def start(*words: str, **variables: str) -> Any:
+        environ = child_environment(**NO_KEYCHAIN, **variables)
+        running.append(terminal.Terminal([sys.executable, PROGRAM, "init", *words], environ))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.stop()
+
+
+@posix
+def test_at_a_terminal_it_asks_for_folder_server_and_an_unseen_key(
+    at_terminal: Callable[..., Any], embedding_server: Callable[..., str], machine: Path, config_dir: Path
+) -> None:
+    folder = machine / ".config" / "anythingllm-desktop" / "storage" / "lancedb"
+    shutil.copytree(FOLDER, folder)
+    url = embedding_server("--require-key", KEY)
+    session = at_terminal()
+    session.wait_for(f"LanceDB folder [{folder}]: ")
+    session.type("\n")
+    session.wait_for("server (blank for OpenAI or none): ")
+    session.type(f"{url}\n")
+    session.wait_for("API key, not shown")
+    session.wait_for("): ")
+    session.type(f"{KEY}\n")
+    assert session.end() == 0, session.shown
+    assert "length 384" in session.shown
+    assert "claude mcp add" in session.shown
+    assert KEY not in session.shown
+    assert stored(config_dir) == {"LANCEDB_PATH": str(folder), "OPENAI_BASE_URL": url}
+    assert key_for(config_dir, lancelot.host_of(url)) == KEY
+
+
+@posix
+def test_at_a_terminal_a_stored_server_s_password_is_not_suggested_in_the_clear(
+    at_terminal: Callable[..., Any], config_dir: Path
+) -> None:
+    url = "http://alice:hunter2@127.0.0.1:1/v1"
+    lancelot.store_settings(config_dir, {"LANCEDB_PATH": FOLDER, "OPENAI_BASE_URL": url})
+    session = at_terminal()
+    session.wait_for(f"LanceDB folder [{FOLDER}]: ")
+    session.type("\n")
+    session.wait_for("[http://127.0.0.1:1/v1]: ")
+    session.type("\x03")
+    assert session.end() == 130
+    assert "hunter2" not in session.shown
+
+
+@posix
+def test_a_key_typed_at_a_terminal_for_the_option_is_unseen(at_terminal: Callable[..., Any], config_dir: Path) -> None:
+    session = at_terminal("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--yes", "--api-key-stdin")
+    session.wait_for("API key, not shown")
+    session.type(f"{KEY}\n")
+    assert session.end() == 0, session.shown
+    assert KEY not in session.shown
+    assert key_for(config_dir, "127.0.0.1:1") == KEY
+
+
+@posix
+@pytest.mark.parametrize(("keys", "code"), [("\x03", 130), ("\x04", 1)])
+@pytest.mark.parametrize("question", ["LanceDB folder", "OpenAI-compatible server", "API key"])
+def test_leaving_at_any_question_stores_nothing(
+    question: str, keys: str, code: int, at_terminal: Callable[..., Any], config_dir: Path
+) -> None:
+    session = at_terminal()
+    for asked, answer in (("LanceDB folder", FOLDER), ("OpenAI-compatible server", ""), ("API key", "")):
+        session.wait_for(asked)
+        session.wait_for(": ")
+        if asked == question:
+            break
+        session.type(f"{answer}\n")
+    session.type(keys)
+    assert session.end() == code, session.shown
+    assert "Traceback" not in session.shown
+    assert ("Nothing was stored." in session.shown) == (code == 1)
+    assert not config_dir.exists()

@@ -1,0 +1,323 @@
+"""That nothing writes to a database folder: by every tool on real folders, and by the names in the source."""
+
+import ast
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wire
+from conftest import DATABASES, FOLDERS, child_environment
+from lancedb import DBConnection
+from lancedb.table import LanceTable
+
+import lancelot
+
+NOBODY = 65534
+
+
+def fingerprint(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Everything about every entry of a folder that a write would change."""
+
+    def facts(path: Path) -> tuple[object, ...]:
+        status = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        return (status.st_mode, status.st_uid, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, content)
+
+    return {str(path.relative_to(folder)): facts(path) for path in (folder, *sorted(folder.rglob("*")))}
+
+
+def calls_on(table: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+    return (
+        *(
+            ("lancedb_search", {"query": "python text", "searchType": kind, "table": table})
+            for kind in lancelot.SEARCH_TYPES
+        ),
+        ("lancedb_search", {"query": "python", "table": table, "textColumn": "nothing"}),
+        ("lancedb_query", {"question": "How is a text cut?", "table": table, "limit": 200}),
+        ("lancedb_query", {"question": "", "warmStart": True, "table": table}),
+    )
+
+
+def every_call(folder: str) -> Iterator[dict[str, Any]]:
+    """Calls that run each tool on each table in each way, well and wrongly."""
+    tables = json.loads((DATABASES / folder / "expected.json").read_text(encoding="utf-8"))["tables"]
+    calls: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("lancedb_status", {"verbose": True}),
+        ("lancedb_version", {}),
+        ("lancedb_search", {"query": "python", "table": "no such table"}),
+        *itertools.chain.from_iterable(calls_on(table["name"]) for table in tables),
+    )
+    for number, (tool, arguments) in enumerate(calls):
+        yield wire.call(number, tool, **arguments)
+
+
+def drive(server: wire.Server, folder: str) -> None:
+    """Makes every call, and checks that each tool and each search did its work at least once."""
+    worked, ran = set(), set()
+    try:
+        for message in every_call(folder):
+            answer = server.ask(message)["result"]
+            tool, text = message["params"]["name"], answer["content"][0]["text"]
+            worked |= set() if answer["isError"] else {tool}
+            ran |= {json.loads(text)["searchType"]} if tool == "lancedb_search" and not answer["isError"] else set()
+        assert server.end() == []
+    finally:
+        server.stop()
+    assert worked == {tool.name for tool in lancelot.TOOLS}, server.log
+    assert ran == ({"text"} if folder == "no-vector" else {"vector", "text"}), server.log
+
+
+@pytest.fixture
+def endpoint(embedding_server: Callable[..., str]) -> dict[str, str]:
+    """The settings for vector search."""
+    return {"OPENAI_BASE_URL": embedding_server(), "EMBEDDING_MODEL": "hash-embedder-384"}
+
+
+# On real folders
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_tool_changes_a_byte_or_a_time_of_a_folder(
+    folder: str, folder_copy: Callable[[str], Path], endpoint: dict[str, str]
+) -> None:
+    path = folder_copy(folder)
+    before = fingerprint(path)
+    drive(wire.Server(child_environment(LANCEDB_PATH=str(path), **endpoint)), folder)
+    assert fingerprint(path) == before
+
+
+def test_the_fingerprint_tells_a_file_that_was_written_and_put_back(folder_copy: Callable[[str], Path]) -> None:
+    path = folder_copy("no-vector")
+    before = fingerprint(path)
+    (path / "expected.json").write_bytes((path / "expected.json").read_bytes())
+    assert fingerprint(path) != before
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed: no read-only mount")
+@pytest.mark.parametrize("folder", ["anythingllm", "langchain-json"])
+def test_every_tool_works_on_a_read_only_mount(
+    folder: str, folder_copy: Callable[[str], Path], endpoint: dict[str, str]
+) -> None:
+    path = folder_copy(folder)
+    mount = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && ! touch "$1/probe" 2>/dev/null'
+    inside = ("unshare", "--mount", "sh", "-c", f'{mount} && shift && exec "$@"', "sh", str(path))
+    if subprocess.run([*inside, "true"], capture_output=True, check=False, timeout=30).returncode:
+        pytest.skip("this user may not make a read-only mount")
+    before = fingerprint(path)
+    environ = child_environment(LANCEDB_PATH=str(path), **endpoint)
+    drive(wire.Server(environ, command=(*inside, *wire.COMMAND)), folder)
+    assert fingerprint(path) == before
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed: no user without rights")
+@pytest.mark.parametrize("folder", ["lancedb-0.14", "no-vector"])
+def test_every_tool_works_on_a_folder_of_another_user(
+    folder: str, folder_copy: Callable[[str], Path], endpoint: dict[str, str]
+) -> None:
+    path = folder_copy(folder)
+    powerless = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    try:
+        for entry in (path, *path.rglob("*")):
+            entry.chmod(0o555 if entry.is_dir() else 0o444)
+            os.chown(entry, NOBODY, NOBODY)
+    except PermissionError:
+        pytest.skip("only root may give a folder to another user")
+    probe = [*powerless, "touch", str(path / "probe"), str(path / "expected.json")]
+    if subprocess.run(probe, capture_output=True, check=False, timeout=30).stderr.count(b"Permission denied") != 2:
+        pytest.skip("this user keeps the right to write anywhere")
+    before = fingerprint(path)
+    environ = child_environment(LANCEDB_PATH=str(path), **endpoint)
+    drive(wire.Server(environ, command=(*powerless, *wire.COMMAND)), folder)
+    assert fingerprint(path) == before
+
+
+@pytest.mark.parametrize("missing", ["missing", "missing/deeper", "parent/missing"])
+def test_a_folder_that_is_missing_is_not_made(tmp_path: Path, missing: str) -> None:
+    (tmp_path / "parent").mkdir()
+    path = tmp_path / missing
+    server = wire.Server(child_environment(LANCEDB_PATH=str(path)))
+    try:
+        for number, (tool, arguments) in enumerate(
+            [
+                ("lancedb_search", {"query": "python"}),
+                ("lancedb_query", {"question": "python"}),
+                ("lancedb_query", {"question": "", "warmStart": True}),
+            ]
+        ):
+            answer = server.ask(wire.call(number, tool, **arguments))["result"]
+            assert answer["isError"]
+            assert str(path) in answer["content"][0]["text"]
+        assert str(path) in wire.text_of(server.ask(wire.call(9, "lancedb_status")))
+        server.end()
+    finally:
+        server.stop()
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name != "home"] == ["parent"]
+    assert list((tmp_path / "parent").iterdir()) == []
+
+
+def test_a_server_writes_nothing_into_the_home_folder_either(machine: Path) -> None:
+    drive(wire.Server(child_environment(LANCEDB_PATH=str(DATABASES / "no-vector"))), "no-vector")
+    assert list(machine.iterdir()) == []
+
+
+# By the source
+
+
+READS = frozenset(
+    """
+    blob_columns count_rows current_branch describe_namespace describe_query describe_secret describe_view
+    embedding_functions fetch_blob_files fetch_blob_ranges fetch_blobs from_inner function_errors get_function
+    get_lsm_stats get_lsm_write_spec head id index_stats infer_tokenizer_configs initial_storage_options
+    latest_storage_options list_functions list_indices list_jobs list_materialized_views list_namespaces list_secrets
+    list_tables list_versions list_views name namespace namespace_client namespace_exists open open_job
+    open_materialized_view open_table schema search serialize stats table_exists table_names take_offsets take_row_ids
+    to_arrow to_lance to_pandas to_polars tokenize uri uses_v2_manifest_paths version wait_for_index
+    """.split()  # noqa: SIM905 - names are read best as words
+)
+"""What a connection and a table offer that writes nothing; whatever else they offer counts as writing."""
+
+WRITES = (
+    frozenset(name for kind in (DBConnection, LanceTable) for name in dir(kind) if not name.startswith("_")) - READS
+) | {"write_dataset", "create_empty_table"}
+
+SHARED = frozenset({"add", "branches", "create", "delete", "insert", "merge", "tags", "update"})
+"""Names that sets, dictionaries and paths have too: calls of a database where what they are called on comes from one."""
+
+OPENERS = frozenset({"_database", "_open", "connect", "open", "open_table"})
+
+
+def section_of(source: str) -> Callable[[int], str]:
+    """Which section a line of the module is in."""
+    lines = source.splitlines()
+    banner = "# " + "=" * 118
+    starts = [
+        (number, lines[number][2:])
+        for number in range(1, len(lines) - 1)
+        if lines[number - 1] == banner == lines[number + 1]
+    ]
+    return lambda line: next((name for start, name in reversed(starts) if start < line), "top")
+
+
+def is_table_like(name: str) -> bool:
+    return name.strip("_") in {"table", "database", "db", "connection", "dataset"}
+
+
+def opens(node: ast.AST) -> bool:
+    """Whether an expression gives a table or a connection: by its name, or as the result of opening one."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return is_table_like(name)
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return name in OPENERS
+        case ast.Await(value=value) | ast.NamedExpr(value=value):
+            return opens(value)
+    return False
+
+
+def opened_names(tree: ast.AST) -> set[str]:
+    """The names that are given a table or a connection anywhere, also one out of a tuple."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        targets: Iterable[ast.AST] = ()
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.NamedExpr | ast.AnnAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.withitem) and node.optional_vars:
+            targets = [node.optional_vars]
+        value = getattr(node, "value", None) or getattr(node, "context_expr", None)
+        if value is not None and opens(value):
+            names |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return names
+
+
+def writing_names(source: str) -> list[tuple[int, str]]:
+    """The lines that name a LanceDB call that writes, called or handed on, and the name."""
+    tree = ast.parse(source)
+    opened = opened_names(tree)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            on_a_table = opens(node.value) or (isinstance(node.value, ast.Name) and node.value.id in opened)
+            if node.attr in WRITES | SHARED and (on_a_table or node.attr not in SHARED):
+                found.append((node.lineno, node.attr))
+        if isinstance(node, ast.Constant) and node.value in WRITES - SHARED:
+            found.append((node.lineno, str(node.value)))
+    return found
+
+
+SAMPLES = {
+    'table.add([{"a": 1}])': "add",
+    "self.table.delete('true')": "delete",
+    "store.open('x').update(values={})": "update",
+    "t = database.open_table('x')\nt.delete('true')": "delete",
+    "t, layout = self._open(None)\nt.add([])": "add",
+    "(t := self.store.open('x')).add([])": "add",
+    "self._database.create_table('x')": "create_table",
+    "anything.optimize()": "optimize",
+    "write = found.merge_insert": "merge_insert",
+    "getattr(thing, 'drop_table')('x')": "drop_table",
+    "lancedb.connect('x').drop_all_tables()": "drop_all_tables",
+    "thing.checkout(3)": "checkout",
+    "thing.create_fts_index('text')": "create_fts_index",
+}
+
+
+@pytest.mark.parametrize(("code", "name"), SAMPLES.items())
+def test_the_search_for_writing_calls_finds_one(code: str, name: str) -> None:
+    assert [found for _, found in writing_names(code)] == [name]
+
+
+def test_the_search_for_writing_calls_takes_no_set_or_dictionary_for_a_table() -> None:
+    assert writing_names("seen.add(1)\nvalues.update(a=1)\nreal.update({})\npath.parent.delete()") == []
+
+
+def test_what_lancedb_writes_with_is_known() -> None:
+    known = """
+        add add_columns alter_columns checkout cleanup_old_versions compact_files create_fts_index create_index
+        create_scalar_index create_table delete drop_all_tables drop_columns drop_database drop_index drop_table
+        merge_insert optimize rename_table restore update
+    """
+    assert set(known.split()) <= WRITES
+
+
+def test_no_section_but_the_indexer_names_a_call_that_writes() -> None:
+    source = wire.MODULE.read_text(encoding="utf-8")
+    section = section_of(source)
+    found = [(section(line), name, line) for line, name in writing_names(source)]
+    assert [entry for entry in found if entry[0] != "Indexer"] == []
+    assert "create_table" in {name for _, name, _ in found}
+
+
+def test_the_server_does_not_reach_the_indexer() -> None:
+    source = wire.MODULE.read_text(encoding="utf-8")
+    section = section_of(source)
+    tree = ast.parse(source)
+    indexer = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and section(node.lineno) == "Indexer"
+    }
+    assert indexer
+    users = {
+        section(node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id in indexer and isinstance(node.ctx, ast.Load)
+    }
+    assert users <= {"Indexer", "Command line"}
+
+
+def test_a_write_to_a_folder_is_noticed(folder_copy: Callable[[str], Path]) -> None:
+    import lancedb
+
+    path = folder_copy("langchain")
+    before = fingerprint(path)
+    lancedb.connect(path).open_table("vectorstore").delete("id IS NOT NULL")
+    assert fingerprint(path) != before

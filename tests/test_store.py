@@ -1,0 +1,904 @@
+# ruff: noqa: RUF001 - letters and punctuation of every script are meant
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lancedb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lancelot
+from lancelot import LancelotError, SearchRequest, Store, check_folder, fold, fold_pattern, rank_text, read_terms
+
+modest = settings(max_examples=80, deadline=None, derandomize=True)
+
+Search = Callable[..., lancelot.Page]
+
+
+def vectors(*rows: list[float], kind: pa.DataType | None = None) -> pa.Array[Any]:
+    return pa.array(rows, pa.list_(kind or pa.float32(), len(rows[0])))
+
+
+VECTORS = vectors([1.0, 0.0], [0.0, 1.0])
+
+
+@pytest.fixture
+def make_table(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a table of exactly these columns over any before it and returns the folder."""
+
+    def make(columns: dict[str, Any] | pa.Table, *, folder: str = "db") -> Path:
+        table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+        lancedb.connect(tmp_path / folder).create_table("documents", table, schema=table.schema, mode="overwrite")
+        return tmp_path / folder
+
+    return make
+
+
+@pytest.fixture
+def layout_of(make_table: Callable[..., Path]) -> Callable[..., lancelot.TableLayout]:
+    """The layout of a table of these columns: `layout_of(columns, text=…, vector=…)`."""
+
+    def find(columns: Any, *, length: int | None = None, **named: str) -> lancelot.TableLayout:
+        store = Store(str(make_table(columns)), embedding_length=length)
+        return store.layout(store.open("documents"), **named)
+
+    return find
+
+
+@pytest.fixture
+def search(make_searcher: Callable[..., lancelot.Searcher]) -> Search:
+    """The page of a text search in a folder: `search(folder, "words")`."""
+
+    def run(folder: Path, query: str, **request: Any) -> lancelot.Page:
+        return make_searcher(LANCEDB_PATH=folder).search(
+            SearchRequest(query, **{"limit": 200, "search_type": "text", **request})
+        )
+
+    return run
+
+
+# --- the folder
+
+
+def test_a_path_that_is_not_set_is_a_sentence() -> None:
+    with pytest.raises(LancelotError, match=r"LANCEDB_PATH is empty\. Set it to a LanceDB folder"):
+        check_folder(None)
+
+
+def test_a_missing_folder_is_a_sentence_and_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(LancelotError, match="cannot be opened") as failure:
+        Store(str(tmp_path / "missing")).table_names()
+    assert str(tmp_path / "missing") in str(failure.value)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_misspelt_folder_is_answered_with_the_near_one(tmp_path: Path) -> None:
+    (tmp_path / "database").mkdir()
+    with pytest.raises(LancelotError, match=r"Did you mean .*database"):
+        check_folder(str(tmp_path / "databse"))
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LancelotError, match="is a file, not a folder"):
+        check_folder(str(tmp_path / "file"))
+
+
+def test_a_path_with_a_nul_is_a_sentence() -> None:
+    with pytest.raises(LancelotError, match="cannot be opened"):
+        check_folder("a\x00b")
+
+
+def test_a_tables_own_folder_and_one_inside_it_name_the_database(make_table: Callable[..., Path]) -> None:
+    folder = make_table({"text": ["a"]})
+    for inside in (folder / "documents.lance", folder / "documents.lance" / "data"):
+        before = sorted(inside.iterdir())
+        with pytest.raises(LancelotError, match="inside the table documents") as failure:
+            Store(str(inside)).table_names()
+        assert str(failure.value).endswith(f"Set LANCEDB_PATH to {folder}.")
+        assert sorted(inside.iterdir()) == before
+
+
+def test_a_folder_above_the_database_names_it(make_table: Callable[..., Path]) -> None:
+    folder = make_table({"text": ["a"]}, folder="storage/lancedb")
+    for above in (folder.parent, folder.parent.parent):
+        with pytest.raises(LancelotError, match="holds no tables itself") as failure:
+            check_folder(str(above))
+        assert str(failure.value).endswith(f"Set LANCEDB_PATH to {folder}.")
+
+
+def test_a_table_named_without_its_ending_names_folder_and_table(make_table: Callable[..., Path]) -> None:
+    folder = make_table({"text": ["a"]})
+    with pytest.raises(LancelotError) as failure:
+        check_folder(str(folder / "documents"))
+    assert str(failure.value).endswith(f"Set LANCEDB_PATH to {folder} and name the table documents.")
+
+
+def test_a_path_beside_tables_names_their_folder(make_table: Callable[..., Path]) -> None:
+    folder = make_table({"text": ["a"]})
+    with pytest.raises(LancelotError, match=re.escape(f"Set LANCEDB_PATH to {folder}, which holds LanceDB tables.")):
+        check_folder(str(folder / "other"))
+
+
+def test_an_empty_folder_has_no_tables_and_stays_empty(tmp_path: Path, search: Search) -> None:
+    (tmp_path / "empty").mkdir()
+    assert Store(str(tmp_path / "empty")).table_names() == []
+    with pytest.raises(LancelotError, match="holds no tables"):
+        search(tmp_path / "empty", "word")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may open any folder")
+def test_a_folder_that_may_not_be_opened_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(LancelotError, match="Permission denied"):
+        check_folder(str(tmp_path / "closed" / "db"))
+
+
+def test_a_refusal_of_the_system_is_told_in_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(LancelotError, match=r"cannot be opened \(Permission denied\)"):
+        check_folder(str(tmp_path))
+
+
+def test_an_object_store_address_is_not_looked_for_on_disk() -> None:
+    assert check_folder("s3://bucket/folder") == "s3://bucket/folder"
+
+
+def test_a_table_that_cannot_be_opened_does_not_hide_the_others(make_table: Callable[..., Path]) -> None:
+    folder = make_table({"text": ["a"]})
+    (folder / "broken.lance").mkdir()
+    layouts, unreadable = Store(str(folder)).layouts()
+    assert [layout.table for layout in layouts] == ["documents"]
+    assert list(unreadable) == ["broken"]
+
+
+# --- the tables that programs write
+
+
+def struct_metadata(**fields: list[str]) -> pa.Array[Any]:
+    return pa.array([dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)])
+
+
+def json_strings(**fields: list[Any]) -> list[str]:
+    return [json.dumps(dict(zip(fields, values, strict=True))) for values in zip(*fields.values(), strict=True)]
+
+
+TEXTS = ["the zebra runs", "a lion sleeps"]
+TITLES = ["Zebras", "Lions"]
+PATHS = ["/home/user/zebra.md", "/home/user/lion.md"]
+IDS = ["id-1", "id-2"]
+
+# Each writer's columns, then the text column found, the title and source of the zebra row, its id and its metadata.
+WRITERS: dict[str, tuple[dict[str, Any], str, str, str, str | int, dict[str, Any]]] = {
+    "anythingllm": (
+        {
+            "id": IDS,
+            "url": ["file:///hotdir/zebra.md", "file:///hotdir/lion.md"],
+            "title": TITLES,
+            "docAuthor": ["Unknown", "Unknown"],
+            "docSource": ["a text file uploaded by the user.", "x"],
+            "chunkSource": ["", "link://https://lion.example"],
+            "wordCount": [3.0, 3.0],
+            "token_count_estimate": [5.0, 5.0],
+            "text": [f"<document_metadata>\nsourceDocument: z\n</document_metadata>\n\n{text}" for text in TEXTS],
+            "vector": VECTORS,
+        },
+        "text",
+        "Zebras",
+        "file:///hotdir/zebra.md",
+        "id-1",
+        {
+            "chunkSource": "",
+            "docAuthor": "Unknown",
+            "docSource": "a text file uploaded by the user.",
+            "token_count_estimate": 5.0,
+            "wordCount": 3.0,
+        },
+    ),
+    "langchain struct": (
+        {
+            "vector": VECTORS,
+            "id": IDS,
+            "text": TEXTS,
+            "metadata": struct_metadata(title=TITLES, source=PATHS, lang=["en", "en"]),
+        },
+        "text",
+        "Zebras",
+        PATHS[0],
+        "id-1",
+        {"metadata": {"lang": "en"}},
+    ),
+    "langchain JSON": (
+        {
+            "vector": VECTORS,
+            "id": IDS,
+            "text": TEXTS,
+            "metadata": json_strings(title=TITLES, source=PATHS, loc=[{"page": 4}, {"page": 5}]),
+        },
+        "text",
+        "Zebras",
+        PATHS[0],
+        "id-1",
+        {"metadata": {"loc": {"page": 4}}},
+    ),
+    "langchain.js": (
+        {"vector": VECTORS, "text": TEXTS, "source": PATHS, "loc": pa.array([{"from": 1}, {"from": 2}])},
+        "text",
+        "zebra.md",
+        PATHS[0],
+        "row:0",
+        {"loc": {"from": 1}},
+    ),
+    "llamaindex": (
+        {
+            "id": IDS,
+            "doc_id": ["d1", "d2"],
+            "vector": VECTORS,
+            "text": TEXTS,
+            "metadata": struct_metadata(
+                file_path=PATHS, file_name=["zebra.md", "lion.md"], _node_content=[f'{{"text": "{t}"}}' for t in TEXTS]
+            ),
+        },
+        "text",
+        "zebra.md",
+        PATHS[0],
+        "id-1",
+        {"doc_id": "d1", "metadata": {}},
+    ),
+    "mcp-local-rag": (
+        {
+            "id": IDS,
+            "filePath": PATHS,
+            "chunkIndex": [0.0, 1.0],
+            "text": TEXTS,
+            "vector": VECTORS,
+            "metadata": struct_metadata(fileName=["zebra.md", "lion.md"]),
+            "fileTitle": TITLES,
+            "contentHash": ["f3a1", "77b2"],
+        },
+        "text",
+        "Zebras",
+        PATHS[0],
+        "id-1",
+        {"chunkIndex": 0.0, "contentHash": "f3a1", "metadata": {"fileName": "zebra.md"}},
+    ),
+    "haystack": (
+        {
+            "id": IDS,
+            "vector": VECTORS,
+            "content": TEXTS,
+            "blob": pa.array([b"x", b"y"]),
+            "meta": struct_metadata(title=TITLES, file_path=PATHS),
+            "_isempty": pa.array([{"content": False}] * 2),
+        },
+        "content",
+        "Zebras",
+        PATHS[0],
+        "id-1",
+        {"meta": {}},
+    ),
+    "openclaw": (
+        {"id": IDS, "text": TEXTS, "vector": VECTORS, "importance": [0.5, 0.7], "category": ["fact", "fact"]},
+        "text",
+        "",
+        "",
+        "id-1",
+        {"importance": 0.5, "category": "fact"},
+    ),
+    "graphrag with text": (
+        {
+            "id": IDS,
+            "text": TEXTS,
+            "vector": pa.array([[1.0, 0.0], [0.0, 1.0]], pa.list_(pa.float64())),
+            "attributes": json_strings(title=TITLES),
+        },
+        "text",
+        "Zebras",
+        "",
+        "id-1",
+        {"attributes": {}},
+    ),
+    "cognee": (
+        {
+            "id": IDS,
+            "vector": VECTORS,
+            "payload": struct_metadata(text=TEXTS, document_name=TITLES, document_id=["d1", "d2"]),
+        },
+        "payload.text",
+        "Zebras",
+        "",
+        "id-1",
+        {"payload": {"document_id": "d1"}},
+    ),
+    "agno": (
+        {
+            "vector": VECTORS,
+            "id": IDS,
+            "payload": json_strings(name=TITLES, content=TEXTS, meta_data=[{"page": 1}, {"page": 2}]),
+            "user_id": ["u", "u"],
+        },
+        "payload.content",
+        "Zebras",
+        "",
+        "id-1",
+        {"user_id": "u", "payload": {"meta_data": {"page": 1}}},
+    ),
+    "crewai": (
+        {
+            "id": IDS,
+            "content": TEXTS,
+            "scope": ["/", "/"],
+            "metadata_str": ["{}", "{}"],
+            "source": ["agent", "agent"],
+            "private": [False, True],
+            "vector": VECTORS,
+        },
+        "content",
+        "agent",
+        "agent",
+        "id-1",
+        {"scope": "/", "metadata_str": "{}", "private": False},
+    ),
+    "mastra": (
+        {
+            "id": IDS,
+            "vector": VECTORS,
+            "metadata_text": TEXTS,
+            "metadata_title": TITLES,
+            "metadata_source": PATHS,
+        },
+        "metadata_text",
+        "Zebras",
+        PATHS[0],
+        "id-1",
+        {},
+    ),
+    "haskie": (
+        {
+            "document": ["Animals", "Animals"],
+            "source_path": PATHS,
+            "part": [1, 2],
+            "headings": [["Zebras", "Stripes"], ["Lions"]],
+            "text": TEXTS,
+        },
+        "text",
+        "zebra.md",
+        PATHS[0],
+        "row:0",
+        {"document": "Animals", "part": 1, "headings": ["Zebras", "Stripes"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_row_of_each_writer_is_found_with_its_title_and_source(
+    writer: str, make_table: Callable[..., Path], search: Search
+) -> None:
+    columns, text, title, source, identity, metadata = WRITERS[writer]
+    folder = make_table(columns)
+    page = search(folder, "Zebra lion elephant")
+    assert page.total == 2
+    hit = next(hit for hit in page.hits if "zebra" in hit.text)
+    assert hit == lancelot.Hit(identity, 1 / 3, title, source, "the zebra runs", hit.metadata)
+    assert lancelot.json_safe(hit.metadata) == metadata
+    store = Store(str(folder))
+    layout = store.layout(store.open("documents"))
+    assert layout.text is not None
+    assert layout.text.name == text
+
+
+@pytest.mark.parametrize("writer", [name for name, entry in WRITERS.items() if entry[0].get("vector") is VECTORS])
+def test_the_vectors_of_each_writer_are_found(writer: str, layout_of: Callable[..., lancelot.TableLayout]) -> None:
+    layout = layout_of(WRITERS[writer][0])
+    assert (layout.vector, layout.vectors) == ("vector", {"vector": 2})
+
+
+def test_vectors_that_are_no_fixed_size_lists_are_named_with_their_type(
+    layout_of: Callable[..., lancelot.TableLayout],
+) -> None:
+    layout = layout_of(WRITERS["graphrag with text"][0])
+    assert layout.vector is None
+    assert "vector holds list<" in layout.vector_problem
+    assert layout_of({"text": TEXTS}).vector_problem == "it has no vector column"
+
+
+def test_a_table_without_text_is_refused_with_its_columns(make_table: Callable[..., Path], search: Search) -> None:
+    folder = make_table({"vector": VECTORS, "path": PATHS, "cachekey": ["ab12", "cd34"], "uuid": IDS})
+    with pytest.raises(
+        LancelotError, match=r"holds vectors only: .* Its columns are vector, path, cachekey, uuid"
+    ) as failure:
+        search(folder, "zebra")
+    assert str(failure.value).count(". ") == 1
+
+
+def test_the_prose_is_taken_for_the_text_where_no_name_tells(layout_of: Callable[..., lancelot.TableLayout]) -> None:
+    layout = layout_of(
+        {
+            "hash": ["0123456789abcdef" * 8] * 2,
+            "extra": ['{"a long JSON string": "that is no prose, however long it may be"}'] * 2,
+            "note": ["short words", "more words"],
+            "story": ["a long story of many words", "another long story of words"],
+            "content_fts": ["a copy of the story that is even longer than the story"] * 2,
+        }
+    )
+    assert layout.text == lancelot.Column(("story",))
+
+
+def test_columns_that_are_named_win(layout_of: Callable[..., lancelot.TableLayout]) -> None:
+    columns = {
+        "text": TEXTS,
+        "summary": ["s", "t"],
+        "vector": VECTORS,
+        "image": vectors([1.0], [2.0]),
+        "payload": struct_metadata(text=TEXTS),
+    }
+    layout = layout_of(columns, text="summary", vector="image")
+    assert (layout.text, layout.vector) == (lancelot.Column(("summary",)), "image")
+    nested = layout_of(pa.table(columns).select(["payload"]), text="payload.text")
+    assert nested.text == lancelot.Column(("payload", "text"))
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ({"text": "boddy"}, 'There is no column "boddy". The columns are text, n, vector.'),
+        ({"vector": "vektor"}, 'There is no column "vektor". The columns are text, n, vector.'),
+        ({"text": "n"}, 'The column "n" holds int64, not text. The text columns are text.'),
+        ({"text": "text.x"}, 'There is no column "text.x". The columns are text, n, vector.'),
+        ({"text": "a`b"}, 'There is no column "a`b". The columns are text, n, vector.'),
+    ],
+)
+def test_a_named_column_that_will_not_do_is_a_sentence_with_those_there_are(
+    named: dict[str, str], sentence: str, layout_of: Callable[..., lancelot.TableLayout]
+) -> None:
+    with pytest.raises(LancelotError) as failure:
+        layout_of({"text": TEXTS, "n": [1, 2], "vector": VECTORS}, **named)
+    assert str(failure.value) == sentence
+
+
+def test_a_named_vector_column_of_another_type_leaves_text_search(
+    layout_of: Callable[..., lancelot.TableLayout],
+) -> None:
+    layout = layout_of({"text": TEXTS, "n": [1, 2]}, vector="n")
+    assert layout.vector_problem == "the column n holds int64, not fixed-size vectors of floats"
+
+
+def test_among_several_vectors_the_usual_name_then_the_fitting_length_is_taken(
+    layout_of: Callable[..., lancelot.TableLayout],
+) -> None:
+    two = {"text": TEXTS, "small": VECTORS, "large": vectors([1.0, 2, 3], [4.0, 5, 6], kind=pa.float16())}
+    assert layout_of(two | {"vector": VECTORS}).vector == "vector"
+    assert layout_of(two, length=3).vector == "large"
+    assert layout_of(two).vector is None
+    assert layout_of(two).vector_problem == (
+        "it has several vector columns, small (2), large (3); name one as vectorColumn"
+    )
+
+
+STRING_TYPES = {
+    "large": pa.large_string(),
+    "view": pa.string_view(),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+    "dictionary of large": pa.dictionary(pa.int8(), pa.large_string()),
+}
+
+
+@pytest.mark.parametrize("name", STRING_TYPES)
+def test_strings_of_every_encoding_are_searched_and_shown(
+    name: str, make_table: Callable[..., Path], search: Search
+) -> None:
+    kind = STRING_TYPES[name]
+    cast = {
+        column: pa.array(values, pa.string()).cast(kind)
+        for column, values in (("text", [*TEXTS, None]), ("title", [*TITLES, None]), ("source", [*PATHS, None]))
+    }
+    page = search(make_table(cast), "ZEBRA")
+    assert [(hit.text, hit.title, hit.source) for hit in page.hits] == [(TEXTS[0], TITLES[0], PATHS[0])]
+    assert page.total == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["my text", "my-text", "Text", "SELECT", "group by", "it's", 'a"b', "año", "a;b", "--", "%", "_distance"]
+)
+def test_a_column_of_any_name_is_searched(name: str, make_table: Callable[..., Path], search: Search) -> None:
+    folder = make_table({"text": ["elephant", "elephant"], name: TEXTS, "vector": VECTORS})
+    page = search(folder, "zebra", text_column=name)
+    assert (page.total, [hit.text for hit in page.hits]) == (1, ["the zebra runs"])
+
+
+def test_a_column_whose_name_cannot_be_quoted_does_not_break_the_others(
+    make_table: Callable[..., Path], search: Search
+) -> None:
+    page = search(make_table({"text": TEXTS, "a`b": ["x", "y"]}), "zebra")
+    assert [(hit.text, hit.metadata) for hit in page.hits] == [("the zebra runs", {})]
+
+
+# --- the text match
+
+
+AWKWARD = [
+    "It's O'Reilly's \"100%\" book: C++ & C#",
+    r"C:\dir\new_file.txt and \\server\share",
+    "snake_case SnakeXcase snake%case",
+    "line one\nline two\r\n\ttabbed",
+    "nul\x00inside and bell\x07",
+    "regex: ^a.*b+?(c|d)[e-f]{2}$ # ~ &&",
+    "; DROP TABLE documents; -- ' OR 1=1",
+    "Räksmörgås på ÅNGSTRÖM, Øl",
+    "東京都の古い橋の設計図を図書館で確認した",
+    "ภาษาไทยไม่มีช่องว่าง",
+    "😀 emoji 👩‍👩‍👧 and flags 🇸🇪",
+    "Привет МИР ελλαδα",
+    "`backticks` $var ${x} {{y}} <b>html</b> @user",
+    "a b c d e f g",
+    "aaaa AAAA aAaA",
+    "%",
+    "_",
+    "\\",
+    "'",
+    "''",
+    '"',
+    "(?i)(?-u)\\Q\\E",
+    "١٢٣ ½ ² ™ ñ",
+]
+MARKED = [
+    "cafe\u0301 re\u0301sume\u0301 nai\u0308ve A\u030aA\u0308O\u0308",
+    "Straße STRASSE STRAẞE Meßstab Messstab",
+    "İstanbul ISPARTA ısparta I\u0307zmir",
+    "oﬃce ﬁrst ﬆone ﬂow",
+    "Vie\u0323\u0302t Vie\u0302\u0323t VIỆT",
+    "ΟΔΟΣ οδος λ\u1f79γος \u212bngstr\u00f6m \u212aelvin ſharp",
+]
+EMPTY = [None, "", " ", "\n\t", "\x00"]
+
+
+@pytest.fixture(scope="module")
+def awkward(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, lancelot.TableLayout]]:
+    folder = tmp_path_factory.mktemp("awkward")
+    table = pa.table({"text": pa.array([*AWKWARD, *MARKED, *EMPTY], pa.string())})
+    lancedb.connect(folder).create_table("documents", table)
+    store = Store(str(folder))
+    opened = store.open("documents")
+    yield opened, store.layout(opened)
+    shutil.rmtree(folder)
+
+
+def in_folded(word: str, text: str) -> bool:
+    return word in fold(text)
+
+
+def in_pattern(word: str, text: str) -> bool:
+    return re.search(fold_pattern(word), text) is not None
+
+
+def reference(words: tuple[str, ...], texts: dict[int, str], found: Callable[[str, str], bool]) -> dict[int, float]:
+    """The share of the words in each text that has any."""
+    shares = {row: sum(found(word, text) for word in words) / len(words) for row, text in texts.items()}
+    return {row: share for row, share in shares.items() if share}
+
+
+def pieces_of(texts: list[str]) -> st.SearchStrategy[str]:
+    """Any stretch of any of the texts."""
+    return st.sampled_from(texts).flatmap(
+        lambda text: st.tuples(st.integers(0, len(text)), st.integers(1, 12)).map(lambda at: text[at[0] :][: at[1]])
+    )
+
+
+odd = st.text(st.sampled_from("ab%_\\'\"\n\x00.*+?()[]{}|^$#~&-;` åÅ設ไ"), max_size=6)
+plain_queries = st.lists(st.one_of(pieces_of(AWKWARD), odd), min_size=1, max_size=4).map(" ".join)
+marked_queries = st.lists(st.one_of(pieces_of([*AWKWARD, *MARKED]), odd, st.text(max_size=4)), min_size=1).map(" ".join)
+
+
+@modest
+@given(query=plain_queries)
+def test_shares_and_total_are_those_of_a_plain_substring_match(
+    query: str, awkward: tuple[Any, lancelot.TableLayout]
+) -> None:
+    words = read_terms(query).counted
+    if words:
+        ranking = rank_text(*awkward, read_terms(query))
+        found = {row: share for row, share in zip(ranking.rows, ranking.scores, strict=True) if row < len(AWKWARD)}
+        assert found == reference(words, dict(enumerate(AWKWARD)), in_folded)
+
+
+@modest
+@given(query=marked_queries)
+def test_the_engine_matches_as_python_does(query: str, awkward: tuple[Any, lancelot.TableLayout]) -> None:
+    terms = read_terms(query)
+    if terms.counted:
+        ranking = rank_text(*awkward, terms)
+        expected = reference(terms.counted, dict(enumerate([*AWKWARD, *MARKED])), in_pattern)
+        assert dict(zip(ranking.rows, ranking.scores, strict=True)) == expected
+        assert ranking.total == len(expected)
+        assert list(ranking.scores) == sorted(ranking.scores, reverse=True)
+
+
+@modest
+@given(
+    text=st.text(
+        st.one_of(
+            st.sampled_from("ab%_\\'\"\n.*+å設ß"), st.characters(exclude_categories=("Cs",), exclude_characters="\x00")
+        )
+    )
+)
+def test_any_text_is_found_by_each_of_its_words(text: str, awkward: tuple[Any, lancelot.TableLayout]) -> None:
+    """A text stands in a literal here, so that no table is written for each."""
+    words = read_terms(text).counted[:3]
+    opened, _ = awkward
+    wanted = {
+        f"found_{at}": f"regexp_count(concat(left(text, 0), {lancelot.quote_text(text)}), {lancelot.quote_text(fold_pattern(word))})"
+        for at, word in enumerate(words)
+    }
+    if wanted:
+        row = opened.search().select(wanted).limit(1).to_arrow().to_pylist()[0]
+        assert all(row[name] > 0 for name in wanted), (words, row)
+
+
+def test_equal_shares_are_ordered_by_relevance_then_by_row(make_table: Callable[..., Path], search: Search) -> None:
+    texts = ["zebra " + "filler " * 50, "zebra", "no match", "zebra", "zebra zebra zebra", "zebra lion"]
+    page = search(make_table({"text": texts}), "zebra lion")
+    assert [hit.id for hit in page.hits] == ["row:5", "row:4", "row:1", "row:3", "row:0"]
+    assert [hit.score for hit in page.hits] == [1.0, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_a_whole_run_without_spaces_comes_before_its_scattered_pieces(
+    make_table: Callable[..., Path], search: Search
+) -> None:
+    page = search(make_table({"text": ["計図 設計 計図 設計", "古い橋の設計図を図書館で確認した"]}), "設計図")
+    assert [(hit.id, hit.score) for hit in page.hits] == [("row:1", 1.0), ("row:0", 1.0)]
+
+
+def test_text_inside_json_strings_is_matched_in_any_escape(make_table: Callable[..., Path], search: Search) -> None:
+    payloads = [json.dumps({"content": "Räksmörgås"}), json.dumps({"content": "RÄKSMÖRGÅS"}, ensure_ascii=False), "{}"]
+    page = search(make_table({"payload": payloads}), "räksmörgås")
+    assert page.total == 2
+
+
+def test_rows_without_text_are_never_hits(
+    make_table: Callable[..., Path],
+    make_searcher: Callable[..., lancelot.Searcher],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = make_table({"text": [None, "", "  ", "\n", "a zebra"], "vector": vectors(*[[1.0, 0.0]] * 5)})
+    searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+    monkeypatch.setattr(searcher.embedder, "embed", lambda _: (1.0, 0.0))
+    for search_type in ("text", "vector", "auto"):
+        page = searcher.search(SearchRequest("zebra", 10, search_type))  # type: ignore[arg-type]
+        assert [hit.text for hit in page.hits] == ["a zebra"]
+        assert page.ran == ("text" if search_type == "text" else "vector")
+    assert [hit.text for hit in searcher.overview(limit=10).hits] == ["a zebra"]
+
+
+# --- vectors
+
+
+def test_rows_written_without_an_embedding_never_come_first(make_table: Callable[..., Path]) -> None:
+    rows = vectors([0.0, 0.0], [0.6, 0.8], [0.0, 0.0], [-1.0, 0.0], [1.0, 0.0])
+    store = Store(str(make_table({"text": ["zero", "near", "zero", "far", "same"], "vector": rows})))
+    table = store.open("documents")
+    ranking = lancelot.rank_vector(table, store.layout(table), [1.0, 0.0], column="vector")
+    assert ranking.rows == (4, 1, 3)
+    assert ranking.scores == pytest.approx((0.0, 0.4, 2.0), abs=1e-6)
+
+
+def test_rows_at_the_same_distance_stand_in_row_order(make_table: Callable[..., Path]) -> None:
+    rows = vectors(*[[1.0, 0.0]] * 20)
+    store = Store(str(make_table({"text": ["same"] * 20, "vector": rows})))
+    table = store.open("documents")
+    ranking = lancelot.rank_vector(table, store.layout(table), [0.0, 1.0], column="vector")
+    assert ranking.rows == tuple(range(20))
+
+
+def test_vectors_with_nan_and_null_are_passed_over(make_table: Callable[..., Path]) -> None:
+    rows = pa.array([[float("nan"), 0.0], None, [1.0, 0.0]], pa.list_(pa.float32(), 2))
+    store = Store(str(make_table({"text": ["nan", "null", "good"], "image": rows})))
+    table = store.open("documents")
+    assert lancelot.rank_vector(table, store.layout(table), [1.0, 0.0], column="image").rows == (2,)
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+def test_vectors_of_every_float_are_searched(kind: pa.DataType, make_table: Callable[..., Path]) -> None:
+    columns = {"text": TEXTS, "vector": vectors([1.0, 0.0], [0.0, 1.0], kind=kind)}
+    store = Store(str(make_table(columns)))
+    table = store.open("documents")
+    assert lancelot.rank_vector(table, store.layout(table), [0.1, 0.9], column="vector").rows == (1, 0)
+
+
+# --- values
+
+
+UTC = "UTC"
+VALUES: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "nan": (pa.float64(), float("nan"), None),
+    "infinity": (pa.float32(), float("inf"), None),
+    "half": (pa.float16(), 1.5, 1.5),
+    "big": (pa.uint64(), 2**64 - 1, 2**64 - 1),
+    "small": (pa.int8(), -128, -128),
+    "flag": (pa.bool_(), True, True),
+    "decimal128": (pa.decimal128(20, 3), decimal.Decimal("12345.678"), "12345.678"),
+    "decimal256": (pa.decimal256(60, 2), decimal.Decimal(f"1{'0' * 50}.25"), f"1{'0' * 50}.25"),
+    "seconds": (pa.timestamp("s"), dt.datetime(2024, 1, 2, 3, 4, 5), "2024-01-02T03:04:05"),  # noqa: DTZ001 - without zone
+    "milliseconds": (pa.timestamp("ms"), 1, "1970-01-01T00:00:00.001000"),
+    "microseconds": (pa.timestamp("us", UTC), 1, "1970-01-01T00:00:00.000001+00:00"),
+    "in a zone": (pa.timestamp("us", "Europe/Stockholm"), 0, "1970-01-01T01:00:00+01:00"),
+    "at an offset": (pa.timestamp("ms", "+02:00"), 0, "1970-01-01T02:00:00+02:00"),
+    "nanoseconds": (pa.timestamp("ns"), 1_000, "1970-01-01T00:00:00.000001"),
+    "a nanosecond": (pa.timestamp("ns"), 1, "1970-01-01 00:00:00.000000001"),
+    "the year 33658": (pa.timestamp("s"), 10**12, "<value out of range: 1000000000000>"),
+    "a nanosecond of a day": (pa.time64("ns"), 1, "00:00:00.000000001"),
+    "a long duration": (pa.duration("s"), 10**17, "100000000000000000"),
+    "a date after Python": (pa.date32(), 10**8, "<value out of range: 100000000>"),
+    "nanoseconds within": (
+        pa.struct([("when", pa.timestamp("ns")), ("all", pa.list_(pa.timestamp("ns")))]),
+        {"when": 1, "all": [2, None]},
+        {"when": "1970-01-01 00:00:00.000000001", "all": ["1970-01-01 00:00:00.000000002", None]},
+    ),
+    "date": (pa.date32(), dt.date(2024, 2, 29), "2024-02-29"),
+    "date64": (pa.date64(), dt.date(2024, 2, 29), "2024-02-29"),
+    "time of day": (pa.time32("s"), dt.time(1, 2, 3), "01:02:03"),
+    "time of day in us": (pa.time64("us"), dt.time(1, 2, 3, 4), "01:02:03.000004"),
+    "duration": (pa.duration("ms"), dt.timedelta(seconds=90), "PT90S"),
+    "nested": (
+        pa.struct([("when", pa.timestamp("s")), ("rate", pa.float64()), ("raw", pa.binary())]),
+        {"when": 0, "rate": float("nan"), "raw": b"x"},
+        {"when": "1970-01-01T00:00:00", "rate": None},
+    ),
+    "list": (pa.list_(pa.string()), ["a", None, "b"], ["a", None, "b"]),
+    "list of structs": (pa.list_(pa.struct([("x", pa.int32())])), [{"x": 1}], [{"x": 1}]),
+    "large list": (pa.large_list(pa.int64()), [1, 2], [1, 2]),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), "word", "word"),
+    "null": (pa.null(), None, None),
+    "absent": (pa.string(), None, None),
+    "json": (pa.string(), '{"a": [1, {"b": null}]}', {"a": [1, {"b": None}]}),
+    "map": (pa.map_(pa.string(), pa.int32()), [("a", 1)], [["a", 1]]),
+}
+LEFT_OUT = {
+    "binary": (pa.binary(), b"\x00\xff"),
+    "large binary": (pa.large_binary(), b"\x00\xff"),
+    "fixed binary": (pa.binary(2), b"\x00\xff"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_of_every_arrow_type_comes_back_in_the_answer(
+    name: str, make_table: Callable[..., Path], search: Search
+) -> None:
+    kind, value, shown = VALUES[name]
+    try:
+        folder = make_table(pa.table({"text": ["a zebra"], "value": pa.array([value], kind)}))
+    except (RuntimeError, ValueError, OSError) as error:  # this version of LanceDB cannot store the type
+        pytest.skip(str(error).splitlines()[0][:100])
+    answer = json.loads(lancelot.search_json(search(folder, "zebra")))
+    assert answer["hits"][0]["metadata"] == {"value": shown}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_binary_values_are_left_out(name: str, make_table: Callable[..., Path], search: Search) -> None:
+    kind, value = LEFT_OUT[name]
+    page = search(make_table(pa.table({"text": ["a zebra"], "value": pa.array([value], kind)})), "zebra")
+    assert page.hits[0].metadata == {}
+
+
+def test_an_unsigned_or_signed_number_is_an_id_and_null_falls_back_to_the_row(
+    make_table: Callable[..., Path], search: Search
+) -> None:
+    columns = {"id": pa.array([2**64 - 1, None, 0], pa.uint64()), "text": ["zebra"] * 3}
+    assert [hit.id for hit in search(make_table(columns), "zebra").hits] == [2**64 - 1, "row:1", 0]
+
+
+def test_an_empty_own_id_falls_back_to_the_row(make_table: Callable[..., Path], search: Search) -> None:
+    assert [hit.id for hit in search(make_table({"id": ["", "x"], "text": ["zebra"] * 2}), "zebra").hits] == [
+        "row:0",
+        "x",
+    ]
+
+
+# --- the newest version
+
+
+def test_rows_that_another_connection_adds_changes_or_drops_are_seen(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    folder = make_table({"text": ["first zebra"]})
+    searcher = make_searcher(LANCEDB_PATH=folder)
+
+    def found() -> list[str]:
+        return [hit.text for hit in searcher.search(SearchRequest("zebra", 10, "text")).hits]
+
+    assert found() == ["first zebra"]
+    other = lancedb.connect(folder)
+    other.open_table("documents").add(pa.table({"text": ["second zebra"]}))
+    assert sorted(found()) == ["first zebra", "second zebra"]
+    other.open_table("documents").delete("text = 'first zebra'")
+    assert found() == ["second zebra"]
+    other.drop_table("documents")
+    with pytest.raises(LancelotError, match="holds no tables"):
+        found()
+    other.create_table("documents", pa.table({"body": ["third zebra"], "title": ["new"]}))
+    assert found() == ["third zebra"]
+
+
+def test_a_table_rewritten_under_the_reader_is_read_once_more(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_table({"text": ["old zebra"]})
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    read = lancelot.read_hits
+
+    def read_late(*args: Any, **options: Any) -> tuple[lancelot.Hit, ...]:
+        monkeypatch.setattr(lancelot, "read_hits", read)
+        database = lancedb.connect(folder)
+        database.drop_table("documents")
+        database.create_table("documents", pa.table({"text": ["new zebra"]}))
+        return read(*args, **options)
+
+    monkeypatch.setattr(lancelot, "read_hits", read_late)
+    page = searcher.search(SearchRequest("zebra", 10, "text"))
+    assert [hit.text for hit in page.hits] == ["new zebra"]
+
+
+def test_a_failure_of_the_engine_is_a_sentence_without_its_source_lines() -> None:
+    with pytest.raises(LancelotError) as failure, lancelot.engine_errors("do it"):
+        raise RuntimeError("it broke, /home/x/.cargo/registry/src/lance-1.0/src/a.rs:12:3")  # noqa: EM101, TRY003 - the engine's words
+    assert str(failure.value).startswith("LanceDB could not do it: it broke.")
+
+
+def test_a_panic_of_the_engine_is_a_sentence_and_an_interrupt_is_not_held_back() -> None:
+    panic = type("PanicException", (BaseException,), {})
+    with pytest.raises(LancelotError, match="could not do it"), lancelot.engine_errors("do it"):
+        raise panic
+    with pytest.raises(KeyboardInterrupt), lancelot.engine_errors("do it"):
+        raise KeyboardInterrupt
+
+
+# --- reading only
+
+
+def stamps(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Content, mtime and ctime of everything below a folder, and of the folder itself."""
+    return {
+        str(path): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns, path.stat().st_ctime_ns)
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize("name", ["anythingllm", "langchain-json", "no-vector"])
+def test_no_call_changes_a_byte_or_a_time_of_the_folder(
+    name: str,
+    folder_copy: Callable[[str], Path],
+    make_searcher: Callable[..., lancelot.Searcher],
+    expected: dict[str, Any],
+    embedding_server: Callable[..., str],
+) -> None:
+    folder = folder_copy(name)
+    before = stamps(folder)
+    searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL=embedding_server())
+    for table in (entry["name"] for entry in expected[name]["tables"]):
+        for tool in lancelot.TOOLS:
+            given_arguments = {
+                "query": "python",
+                "question": "python",
+                "table": table,
+                "searchType": "auto",
+                "verbose": True,
+            }
+            names = {parameter.name for parameter in tool.parameters}
+            arguments = {key: value for key, value in given_arguments.items() if key in names}
+            assert tool.answer(searcher, tool.read_arguments(arguments, searcher.settings))
+        searcher.overview(limit=5, table=table)
+        searcher.search(SearchRequest("python", 5, "text", table=table))
+    assert stamps(folder) == before

@@ -1,0 +1,285 @@
+"""How the module is laid out: its sections, its order, its size, and what it does when it is imported."""
+
+import ast
+import builtins
+import functools
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from conftest import child_environment
+from wire import MODULE
+
+import lancelot
+
+SOURCE = MODULE.read_text(encoding="utf-8")
+TREE = ast.parse(SOURCE)
+RULE = "# " + "=" * 118
+OWNERS = {
+    "cryptography": {"Config"},
+    "keyring": {"Config"},
+    "platformdirs": {"Config"},
+    "secretstorage": {"Config"},
+    "lancedb": {"Store", "Indexer"},
+    "numpy": {"Store"},
+    "pyarrow": {"Store", "Indexer"},
+    "httpx2": {"Embedder"},
+    "openai": {"Embedder", "Tools"},
+    "anyio": {"Tools", "Command line"},
+    "mcp": {"Tools", "Command line"},
+}
+"""Which sections import a package that is not Python's own; the demonstration of the command line is a client."""
+
+
+def banners() -> list[tuple[int, str]]:
+    """The line and the name of each banner."""
+    lines = SOURCE.splitlines()
+    inner = range(1, len(lines) - 1)
+    return [(at + 1, lines[at][2:]) for at in inner if lines[at - 1] == RULE == lines[at + 1]]
+
+
+def section_of(line: int) -> str:
+    return next((name for start, name in reversed(banners()) if start < line), "top")
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def defined_by(node: ast.stmt) -> set[str]:
+    """The names that a statement of the module gives a meaning."""
+    if isinstance(node, Definition):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+@dataclass(frozen=True)
+class Use:
+    """A name of the module that a definition of it uses."""
+
+    line: int
+    user: str
+    used: str
+
+
+def uses(tree: ast.Module) -> Iterator[Use]:
+    """What each definition uses of the others; a parameter or variable of its own that has the same name is not meant."""
+    places = {name: node.lineno for node in tree.body for name in defined_by(node)}
+    for node in tree.body:
+        own = {
+            name.id for name in ast.walk(node) if isinstance(name, ast.Name) and not isinstance(name.ctx, ast.Load)
+        } | {argument.arg for argument in ast.walk(node) if isinstance(argument, ast.arg)}
+        for name in ast.walk(node):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load) and name.id in places:
+                for user in defined_by(node) or {"a statement"}:
+                    if name.id not in own - defined_by(node):
+                        yield Use(name.lineno, user, name.id)
+
+
+def used_too_early(source: str) -> list[str]:
+    """Names that are used above their definition, other than by definitions that they use themselves."""
+    tree = ast.parse(source)
+    places = {name: node.lineno for node in tree.body for name in defined_by(node)}
+    graph: dict[str, set[str]] = {}
+    for use in uses(tree):
+        graph.setdefault(use.user, set()).add(use.used)
+
+    def reaches(start: str, goal: str, seen: frozenset[str] = frozenset()) -> bool:
+        later = graph.get(start, set()) - seen
+        return goal in later or any(reaches(name, goal, seen | later) for name in later)
+
+    return [
+        f"{use.user} (line {use.line}) uses {use.used}"
+        for use in uses(tree)
+        if places[use.used] > places.get(use.user, use.line) and not reaches(use.used, use.user)
+    ]
+
+
+@functools.cache
+def body_lengths() -> dict[str, int]:
+    """Lines of each function without its docstring, by name and line."""
+    lengths = {}
+    for node in ast.walk(TREE):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            lengths[f"{node.name} (line {node.lineno})"] = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+    return lengths
+
+
+# Sections
+
+
+def test_the_sections_of_the_docstring_are_the_banners_in_order() -> None:
+    listed = re.findall(r"^(\S.*?)  +\S", lancelot.__doc__ or "", re.MULTILINE)
+    assert listed == [name for _, name in banners()]
+    assert len(listed) == 11
+
+
+def test_each_section_begins_with_its_concepts_in_two_to_five_lines() -> None:
+    lines = SOURCE.splitlines()
+    for line, name in banners():
+        paragraph = [text for text in lines[line + 1 : line + 7] if text.startswith("# ")]
+        assert 2 <= len(paragraph) <= 5, name
+
+
+def test_no_name_is_used_above_its_definition() -> None:
+    assert used_too_early(SOURCE) == []
+
+
+def test_the_search_for_early_uses_finds_one_and_leaves_recursion_alone() -> None:
+    assert used_too_early("def a():\n    return b()\ndef b():\n    return 1") == ["a (line 2) uses b"]
+    assert used_too_early("def a():\n    return b()\ndef b():\n    return c()\ndef c():\n    return a()") == []
+    assert used_too_early("def a(b):\n    return b\nb = 1") == []
+    assert used_too_early("class A:\n    x: B\nB = int") == ["A (line 2) uses B"]
+
+
+# Functions
+
+
+def test_no_function_is_longer_than_60_lines() -> None:
+    assert {name: length for name, length in body_lengths().items() if length > 60} == {}
+
+
+def test_functions_are_short() -> None:
+    lengths = sorted(body_lengths().values())
+    assert statistics.median(lengths) <= 10
+    assert lengths[len(lengths) * 9 // 10] <= 30
+
+
+def test_nothing_is_declared_global() -> None:
+    assert [node.lineno for node in ast.walk(TREE) if isinstance(node, ast.Global)] == []
+
+
+# Imports
+
+
+def imports(node: ast.AST, *, inside: bool = False) -> Iterator[tuple[int, str, bool]]:
+    """Each import's line and package, and whether a function makes it; those for type checkers are left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.Import):
+            yield from ((child.lineno, alias.name.partition(".")[0], inside) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield child.lineno, (child.module or "").partition(".")[0], inside
+        function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from imports(child, inside=inside or function)
+
+
+def test_only_the_standard_library_is_imported_by_the_module_itself() -> None:
+    assert {name for _, name, inside in imports(TREE) if not inside} <= sys.stdlib_module_names
+
+
+def test_each_heavy_package_is_imported_by_the_sections_that_own_it() -> None:
+    found: dict[str, set[str]] = {}
+    for line, name, _ in imports(TREE):
+        if name not in sys.stdlib_module_names:
+            found.setdefault(name, set()).add(section_of(line))
+    assert {name: sections for name, sections in found.items() if not sections <= OWNERS.get(name, set())} == {}
+    assert {"mcp", "lancedb", "openai", "keyring"} <= set(found)
+
+
+WATCH = """
+import os, sys, types
+for name in {names!r}:
+    __import__(name)
+code = compile(open({path!r}, encoding="utf-8").read(), "lancelot.py", "exec")
+module = sys.modules["lancelot"] = types.ModuleType("lancelot")
+class Tripwire:
+    def __getattr__(self, name):
+        print("environment:", name)
+        raise KeyError(name)
+    __getitem__ = __contains__ = __iter__ = get = __getattr__
+os.environ = os.environb = Tripwire()
+seen = []
+quiet = ("object.", "compile", "exec", "import", "marshal", "sys._getframe", "code.__new__", "builtins.id", "sys.monitoring")
+sys.addaudithook(lambda event, given: event.startswith(quiet) or seen.append((event, given)))
+exec(code, module.__dict__)
+{after}
+print("events:", seen)
+"""
+
+
+def import_events(after: str = "") -> str:
+    names = sorted({name for _, name, inside in imports(TREE) if not inside} | {"collections.abc", "urllib.parse"})
+    program = WATCH.format(names=names, path=str(MODULE), after=after)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    return done.stdout + done.stderr
+
+
+def test_importing_the_module_reads_no_environment_and_no_file() -> None:
+    assert import_events() == "events: []\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "clue"), [("os.environ.get('HOME')", "environment: HOME"), ("open(os.devnull)", "('open',")]
+)
+def test_the_watch_on_the_import_sees_a_read(after: str, clue: str) -> None:
+    assert clue in import_events(after)
+
+
+# Settings
+
+
+VARIABLE = re.compile(r"\b(?:LANCEDB|LANCELOT|OPENAI|EMBEDDING)_[A-Z][A-Z_]*\b")
+
+
+def variables_named(source: str) -> set[str]:
+    """What reads like a variable of ours in the texts and docstrings of a program."""
+    texts = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return {name for text in texts if isinstance(text, str) for name in VARIABLE.findall(text)}
+
+
+def test_every_variable_that_the_module_names_is_a_setting() -> None:
+    named = variables_named(SOURCE)
+    assert named <= {setting.name for setting in lancelot.SETTINGS}
+    assert len(named) == len(lancelot.SETTINGS)
+
+
+def test_the_search_for_variables_finds_one_in_a_sentence() -> None:
+    assert variables_named('f"set LANCELOT_NOTHING to {1}"') == {"LANCELOT_NOTHING"}
+
+
+def test_the_environment_is_read_in_two_places_only() -> None:
+    users = [
+        node.lineno
+        for node in ast.walk(TREE)
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "putenv")
+        if isinstance(node.value, ast.Name) and node.value.id == "os"
+    ]
+    assert {section_of(line) for line in users} == {"Command line"}
+    assert len(users) == 2
+
+
+# Errors
+
+
+def test_a_broad_except_stands_only_where_it_is_accounted_for() -> None:
+    broad = {
+        function.name
+        for function in ast.walk(TREE)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for handler in ast.walk(function)
+        if isinstance(handler, ast.ExceptHandler)
+        if handler.type is None
+        or (isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException"))
+    }
+    edges = {"call_tool", "main", "serve"}
+    raised_again = {"run", "bounded", "write_private", "engine_errors", "_keychain"}
+    assert edges <= broad <= edges | raised_again
+
+
+def test_no_name_of_python_is_taken_for_another_thing() -> None:
+    taken = {name for node in TREE.body for name in defined_by(node)} & set(dir(builtins))
+    assert taken - {"__doc__", "__name__"} == set()
