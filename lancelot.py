@@ -706,6 +706,10 @@ def remove_file(path: Path) -> str:
     return str(path)
 
 
+KEY_HOSTS = "KEY_HOSTS"
+"""The entry of the settings file, besides the settings, that names the hosts with a stored key."""
+
+
 def store_settings(config_dir: Path, values: Mapping[str, str]) -> Path:
     """Merges values into the settings file; a value of "" takes its name out. Secrets are refused."""
     refused = {setting.name for setting in SETTINGS if setting.secret} & set(values)
@@ -3248,6 +3252,10 @@ def _checked_base_url(text: str) -> str:
         raise LancelotError(f"The server address {_quoted(text)} is not {error}.", "Give --base-url again.") from error
 
 
+def _no_server(stored: str) -> str:
+    return "blank to keep it, - for OpenAI or none" if stored else "blank for OpenAI or none"
+
+
 def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
     """The answers to store, by variable name; "" takes a stored one out."""
     options, settings = session.arguments, session.settings
@@ -3259,7 +3267,8 @@ def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
     base_url = options.base_url
     if base_url is None:
         shown = settings.base_url or ""
-        base_url = _ask("OpenAI-compatible server (blank for OpenAI or none)", shown) if interactive else shown
+        base_url = _ask(f"OpenAI-compatible server ({_no_server(shown)})", shown) if interactive else shown
+        base_url = "" if base_url == "-" else base_url
     return {
         "LANCEDB_PATH": str(Path(read_path(path)).absolute()) if path and not is_address(path) else path,
         "OPENAI_BASE_URL": _checked_base_url(base_url),
@@ -3309,9 +3318,15 @@ def _store_answers(settings: Settings, values: Mapping[str, str], key: str, *, i
     try:
         path = store_settings(settings.config_dir, values)
         say(f"Stored: {path}")
+        host = host_of(settings.endpoint)
         if key:
-            place, why = save_key(settings, host_of(settings.endpoint), key, interactive=interactive)
-            say(f"The key for {host_of(settings.endpoint)} was stored in the {place}.{f' {why}' if why else ''}")
+            # A keychain cannot list what it holds, and `--forget` is to find every key.
+            hosts = {host, *read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()}
+            store_settings(settings.config_dir, {KEY_HOSTS: " ".join(sorted(hosts))})
+            place, why = save_key(settings, host, key, interactive=interactive)
+            say(f"The key for {host} was stored in the {place}.{f' {why}' if why else ''}")
+        elif settings.api_key:
+            say("The key in OPENAI_API_KEY was used and not stored: a client that starts the server must set it too.")
     except OSError as error:
         raise LancelotError(
             f"The settings cannot be stored in {settings.config_dir} ({reason_of(error)}).",
@@ -3340,7 +3355,8 @@ def _show_stored(session: Session) -> int:
 def _forget_stored(session: Session) -> int:
     settings = session.settings
     urls = (OPENAI_URL, settings.endpoint, load_settings({}, settings.config_dir).endpoint)
-    hosts = {*map(host_of, urls), *stored_hosts(settings.config_dir)}
+    noted = read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()
+    hosts = {*map(host_of, urls), *stored_hosts(settings.config_dir), *noted}
     keys, reasons = forget_keys(settings, sorted(hosts), interactive=sys.stdin.isatty())
     removed = [*keys, *filter(None, [remove_file(settings_file(settings.config_dir))])]
     for line in (*(f"Removed: {thing}" for thing in removed), *reasons):

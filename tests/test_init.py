@@ -77,7 +77,9 @@ def init(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def stored(config_dir: Path) -> dict[str, str]:
+    """The stored settings; the note of the hosts that a key is stored for has a test of its own."""
     values: dict[str, str] = json.loads((config_dir / "settings.json").read_text(encoding="utf-8"))
+    values.pop(lancelot.KEY_HOSTS, None)
     return values
 
 
@@ -409,6 +411,32 @@ def test_forget_removes_the_stored_server_s_key_whatever_the_environment_names(
     assert ended.code == 0
     assert held == {}
     assert ended.out.count("in the system keychain") == 3
+
+
+def test_forget_finds_the_keys_of_servers_that_were_stored_before(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[tuple[str, str], str] = {}
+    ring = SimpleNamespace(
+        priority=5,
+        get_password=lambda *names: held.get(names),
+        set_password=lambda service, host, key: held.update({(service, host): key}),
+        delete_password=lambda *names: held.pop(names),
+    )
+    monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
+    for port in (1, 2):
+        init("--path", FOLDER, "--base-url", f"http://127.0.0.1:{port}", "--api-key-stdin", "--yes", given=KEY)
+    assert set(held) == {("lancelot", "127.0.0.1:1"), ("lancelot", "127.0.0.1:2")}
+    assert init("--forget").code == 0
+    assert held == {}
+
+
+def test_a_key_in_the_environment_alone_is_told_not_to_be_stored(
+    init: Init, monkeypatch: pytest.MonkeyPatch, config_dir: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    ended = init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--yes")
+    assert "OPENAI_API_KEY was used and not stored" in ended.out
+    assert KEY not in ended.out + ended.err
+    assert files_of(config_dir) == ["settings.json"]
 
 
 def test_forget_that_cannot_remove_a_file_is_a_sentence(init: Init, config_dir: Path) -> None:
