@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 import lancelot
 
@@ -21,6 +23,16 @@ DATABASES = TESTS / "databases"
 PROJECT = TESTS.parent
 FOLDERS = ("anythingllm", "langchain", "langchain-json", "lancedb-0.14", "no-vector")
 FOREIGN_VARIABLES = ("STORAGE_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "SHIV_ROOT")
+
+
+# Machines are shared: how long an example takes says nothing. Where it matters that a run can be repeated, it can.
+hypothesis_settings.register_profile(
+    "shared",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    derandomize=bool(os.environ.get("CI")),
+)
+hypothesis_settings.load_profile("shared")
 
 
 @pytest.fixture(autouse=True)
