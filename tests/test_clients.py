@@ -25,7 +25,14 @@ OLDEST_NODE = 20
 INSTALL_SECONDS = 180
 SECONDS = 90
 NO_NETWORK = ("EAI_AGAIN", "ECONNREFUSED", "ENETUNREACH", "ENOTFOUND", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT")
-TOOLS = ["lancedb_search", "lancedb_query", "lancedb_status", "lancedb_version"]
+TOOLS = [
+    "lancedb_search",
+    "lancedb_query",
+    "lancedb_read",
+    "lancedb_files",
+    "lancedb_status",
+    "lancedb_version",
+]
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("lancedb_search", {"query": "beautiful ugly explicit implicit", "limit": 3, "searchType": "text"}),
     ("lancedb_query", {"question": "Is beautiful better than ugly?", "contextBudget": 2000}),

@@ -118,7 +118,6 @@ def test_search_and_query_take_every_parameter_of_their_tools(run: Run) -> None:
     [
         ("serch", "x"),
         ("search",),
-        ("query", "--path", FOLDER),
         ("search", "x", "--limit"),
         ("search", "x", "--nonsense"),
         ("status", "extra"),
@@ -194,11 +193,40 @@ def test_query_gives_an_overview(run: Run) -> None:
     assert len(re.findall(r"^## \d+\. ", json.loads(ended.out)["context"], re.MULTILINE)) > 2
 
 
+def test_read_and_files_for_a_person_and_for_programs(run: Run, make_searcher: Callable[..., Any]) -> None:
+    found = json.loads(run("search", QUERY, *WORLD, "--limit", "1", "--json").out)["hits"][0]
+    assert f"  id {found['id']}\n" in run("search", QUERY, *WORLD, "--limit", "1").out
+    told = run("read", found["id"], *WORLD, "--before", "1", "--json")
+    given = {"id": found["id"], "before": 1, "table": "world-notes"}
+    assert told.out == answer_of("lancedb_read", given, FOLDER, make_searcher) + "\n"
+    shown = run("read", found["id"], *WORLD).out
+    assert shown.startswith(f"{found['title']}  [{found['source']}]  chunk ")
+    assert json.loads(told.out)["text"].strip() in shown
+    listed = json.loads(run("files", *WORLD, "--type", "md", "--limit", "2", "--json").out)
+    assert (listed["shown"], {one["fileType"] for one in listed["files"]}) == (2, {".md"})
+    people = run("files", *WORLD, "--limit", "2").out
+    assert people.startswith("world-notes: ")
+    assert people.endswith("more from --offset 2\n")
+    assert run("read", "nosuch", *WORLD).code == 1
+
+
+def test_a_page_for_a_person_says_how_to_go_on_and_a_filter_is_taken_as_json(run: Run) -> None:
+    assert (
+        "more from --offset 1\n"
+        in run("search", "python", "--path", FOLDER, "--table", "python-peps", "--limit", "1").out
+    )
+    shown = run("search", "the", "--path", SMALL, "--type", "fts", "--filter", '{"year": {"gte": 2010}}', "--json")
+    assert {hit["metadata"]["year"] >= 2010 for hit in json.loads(shown.out)["hits"]} == {True}
+    wrong = run("search", "the", "--path", SMALL, "--filter", "{year")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "The filter is not JSON" in wrong.err
+
+
 def test_status_for_a_person_and_for_programs(run: Run, make_searcher: Callable[..., Any]) -> None:
     ended = run("status", "--path", FOLDER)
     assert (ended.code, ended.err) == (0, "")
     assert f"folder:      {FOLDER}\n" in ended.out
-    assert "table:       python-peps, 155 rows; searches: text, auto\n" in ended.out
+    assert "table:       python-peps, 155 rows; searches: fts, text, auto\n" in ended.out
     for words, verbose in ((), False), (("--verbose",), True):
         answer = answer_of("lancedb_status", {"verbose": verbose}, FOLDER, make_searcher)
         told = run("status", "--path", FOLDER, "--json", *words)
@@ -239,7 +267,7 @@ def test_what_is_wrong_with_the_settings_is_told_beside_the_answer(run: Run, mon
         (("search", " ", "--path", SMALL), "query"),
         (("search", "x", "--path", SMALL, "--limit", "0"), "limit is "),
         (("search", "x", "--path", SMALL, "--limit", "x"), "a whole number from 1 to 200"),
-        (("search", "x", "--path", SMALL, "--type", "fts"), "one of vector, text, auto"),
+        (("search", "x", "--path", SMALL, "--type", "semantic"), "one of vector, text, fts, hybrid, auto"),
         (("search", "x", "--path", SMALL, "--table", "missing"), "library_records"),
         (("query", "x", "--path", SMALL, "--budget", "1"), "contextBudget is "),
         (("query", "", "--path", SMALL), "blank"),
@@ -424,7 +452,7 @@ def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Pat
     assert (code, err) == (0, "")
     for tool in ("lancedb_status", "lancedb_search", "lancedb_query"):
         assert f"\n> {tool} {{" in out
-    assert '"rows":18' in out
+    assert '"rows":20' in out
     search, query = out.split("\n> ")[2:]
     assert json.loads(search.splitlines()[1])["hits"][0]["id"] == "OPENAI_API_KEY"
     assert "## 1. Setting LANCELOT_EMBEDDING_TIMEOUT" in query
@@ -492,7 +520,7 @@ def test_the_module_starts_as_the_script_that_it_is() -> None:
 
 def test_the_entry_for_clients_is_json_with_command_and_arguments() -> None:
     command = ["C:\\Program Files\\Python\\python.exe", "C:\\Users\\Åsa\\lancelot.pyz"]
-    entry = json.loads(lancelot.client_entry(command))
+    entry = json.loads(lancelot.client_entry(command, {}))
     assert entry == {"mcpServers": {"lancelot": {"command": command[0], "args": command[1:]}}}
 
 
@@ -500,4 +528,4 @@ def test_the_entry_for_clients_is_json_with_command_and_arguments() -> None:
 def test_the_line_for_claude_code_keeps_paths_with_spaces_whole() -> None:
     command = ["/opt/my python/bin/python", "/home/å'sa/lancelot.pyz"]
     start_words = ["claude", "mcp", "add", "--transport", "stdio", "lancelot", "--"]
-    assert shlex.split(lancelot.claude_command(command)) == [*start_words, *command]
+    assert shlex.split(lancelot.claude_command(command, {})) == [*start_words, *command]

@@ -62,7 +62,10 @@ BAD = [
     *(("LANCEDB_CONTEXT_BUDGET", value, WHOLE_BUDGET) for value in ("199", "1000001", "8 000", "inf")),
     *(("EMBEDDING_DIMENSIONS", value, WHOLE_LENGTH) for value in ("0", "100001", "x")),
     *(("LANCELOT_EMBEDDING_TIMEOUT", value, SECONDS) for value in ("0", "-1", "600.5", "nan", "inf", "15s")),
-    *(("LANCELOT_SEARCH_TYPE", value, "one of vector, text, auto") for value in ("fts", "vector,text")),
+    *(
+        ("LANCELOT_SEARCH_TYPE", value, "one of vector, text, fts, hybrid, auto")
+        for value in ("semantic", "vector,text")
+    ),
     *(("LANCELOT_LOG_LEVEL", value, LEVELS) for value in ("trace", "3")),
     *(
         ("OPENAI_BASE_URL", value, ADDRESS)
@@ -267,7 +270,6 @@ def test_an_object_store_address_is_kept_as_it_is(address: str, make_settings: M
         ("http://localhost:11434/v1/embeddings/", "http://localhost:11434/v1"),
         ("http://localhost:11434/embeddings", "http://localhost:11434/v1"),
         ("https://example.com/openai/api", "https://example.com/openai/api"),
-        ("https://example.com/v1?api-version=2#top", "https://example.com/v1?api-version=2"),
         ("HTTP://[::1]:8080", "http://[::1]:8080/v1"),
         ("http://user:secret@host:1/v1", "http://user:secret@host:1/v1"),
     ],
@@ -333,8 +335,19 @@ def test_a_file_that_is_no_text_is_told_and_not_used(make_settings: Make, config
 def test_a_folder_in_the_file_s_place_is_told_and_not_used(make_settings: Make, config_dir: Path) -> None:
     (config_dir / "settings.json").mkdir(parents=True)
     (problem,) = make_settings().problems
-    assert "cannot be read" in problem
+    assert "is no file, so its values are not used" in problem
     assert make_settings().table == "documents"
+
+
+@pytest.mark.parametrize("address", ["https://example.com/v1?api-version=2", "https://example.com/v1#top"])
+def test_an_address_with_a_query_is_refused_since_the_path_would_go_into_it(make_settings: Make, address: str) -> None:
+    settings = make_settings(OPENAI_BASE_URL=address)
+    assert settings.base_url is None
+    assert "OPENAI_BASE_URL" in settings.refused
+
+
+def test_quotes_that_a_shell_would_have_taken_away_are_no_part_of_the_path(make_settings: Make) -> None:
+    assert make_settings(LANCEDB_PATH='"/some/where"').path == "/some/where"
 
 
 def test_a_file_that_may_not_be_read_is_told_and_not_used(

@@ -668,7 +668,7 @@ def test_a_locked_system_keychain_is_told_in_time_and_never_prompts(
     answer = json.loads(service.lancelot("status", "--path", str(DATABASES / "no-vector"), "--json").stdout)
     assert "is locked" in answer["embeddings"]["keychain"]
     assert answer["embeddings"]["available"] is False
-    assert [table["searchTypes"] for table in answer["tables"]] == [["text", "auto"]]
+    assert [table["searchTypes"] for table in answer["tables"]] == [["fts", "text", "auto"]]
 
     forgotten = service.lancelot("init", "--forget")
     assert "is locked" in forgotten.stdout

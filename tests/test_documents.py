@@ -29,8 +29,8 @@ def test_every_tool_that_the_readme_names_is_there() -> None:
 def test_client_snippets_of_the_readme_are_what_init_prints() -> None:
     command = ["/usr/bin/python3", "/home/me/lancelot.pyz"]
     entry = json.loads(re.findall(r"```json\n(.*?)```", README, re.DOTALL)[0])
-    assert entry == json.loads(lancelot.client_entry(command))
-    assert lancelot.claude_command(command) in README
+    assert entry == json.loads(lancelot.client_entry(command, {}))
+    assert lancelot.claude_command(command, {}) in README
 
 
 def test_changelog_has_an_entry_for_this_version() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from conftest import DATABASES, TESTS
 from hypothesis import example, given, settings
@@ -82,6 +83,7 @@ def make_status(make_settings: Callable[..., lancelot.Settings], **changed: Any)
         "tables": (),
         "unreadable": {},
         "default_table": None,
+        "why_no_embeddings": "",
     }
     return Status(**(values | changed))
 
@@ -89,7 +91,7 @@ def make_status(make_settings: Callable[..., lancelot.Settings], **changed: Any)
 def make_layout(name: str, **changed: Any) -> lancelot.TableLayout:
     values: dict[str, Any] = {
         "rows": 1234,
-        "columns": ("id", "text", "vector"),
+        "schema": pa.schema([("id", pa.string()), ("text", pa.string()), ("vector", pa.list_(pa.float32(), 384))]),
         "text": lancelot.Column(("text",)),
         "vectors": {"vector": 384},
         "vector": "vector",
@@ -98,6 +100,9 @@ def make_layout(name: str, **changed: Any) -> lancelot.TableLayout:
         "source": (),
         "id": None,
         "fetched": (),
+        "order": (),
+        "indexes": (),
+        "chosen_by": {},
         "anythingllm": False,
     }
     return lancelot.TableLayout(table=name, **(values | changed))
@@ -216,7 +221,7 @@ def test_a_long_question_and_note_are_cut_in_the_header() -> None:
 def test_a_block_without_hits_says_which_words_were_not_found() -> None:
     block = context_block(make_page([], "zebra lion"), budget=2000)
     assert "No row holds any of these words: zebra, lion." in block
-    assert "The table has no row with text." in overview_block(Overview("documents", (), 0), budget=2000)
+    assert "No row with text was found" in overview_block(Overview("documents", (), 0), budget=2000)
 
 
 # --- snippets
@@ -338,7 +343,8 @@ def test_a_status_of_very_many_tables_stays_below_its_cap_and_says_so(
     verbose: bool,  # noqa: FBT001 - a parameter of the test
     make_settings: Callable[..., lancelot.Settings],
 ) -> None:
-    tables = tuple(make_layout(f"table {number}", columns=("c" * 500,) * 300) for number in range(1000))
+    schema = pa.schema([(f"{number:c<500}", pa.string()) for number in range(300)])
+    tables = tuple(make_layout(f"table {number}", schema=schema) for number in range(1000))
     unreadable = {f"broken {number}": "reason " * 1000 for number in range(3000)}
     written = status_json(make_status(make_settings, tables=tables, unreadable=unreadable), verbose=verbose)
     assert len(written.encode()) < MAX_ANSWER_BYTES

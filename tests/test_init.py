@@ -237,6 +237,33 @@ def test_a_server_that_refuses_is_a_warning_and_the_rest_is_stored(
     assert KEY not in ended.out + ended.err
 
 
+def test_a_key_that_is_refused_does_not_replace_one_that_works(
+    init: Init, embedding_server: Callable[..., str], config_dir: Path
+) -> None:
+    url = embedding_server("--require-key", KEY)
+    assert init("--path", FOLDER, "--base-url", url, "--api-key-stdin", "--yes", given=f"{KEY}\n").code == 0
+    again = init("--path", FOLDER, "--base-url", url, "--api-key-stdin", "--yes", given="mistyped\n")
+    assert again.code == 0
+    assert "is kept, since the new one was not taken" in again.out
+    assert key_for(config_dir, lancelot.host_of(url)) == KEY
+
+
+def test_a_key_that_never_comes_is_a_sentence_and_nothing_is_stored(init: Init, config_dir: Path) -> None:
+    ended = init("--path", FOLDER, "--api-key-stdin", "--yes", given="\n")
+    assert ended.code == 1
+    assert "No key came on standard input" in ended.err
+    assert not config_dir.exists()
+
+
+def test_a_chosen_folder_for_unpacking_is_part_of_what_the_client_is_told() -> None:
+    command, environ = ["/usr/bin/python3", "/home/me/lancelot.pyz"], {"SHIV_ROOT": "/big/disk"}
+    entry = json.loads(lancelot.client_entry(command, environ))["mcpServers"]["lancelot"]
+    assert entry["env"] == environ
+    assert lancelot.claude_command(command, environ).startswith(
+        "claude mcp add --env SHIV_ROOT=/big/disk --transport stdio lancelot -- /usr/bin/python3"
+    )
+
+
 def test_a_server_that_is_not_there_is_a_warning(init: Init, config_dir: Path) -> None:
     ended = init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--yes")
     assert ended.code == 0
@@ -308,7 +335,7 @@ def test_init_again_keeps_what_is_stored_and_changes_what_is_given(
 def test_a_key_given_when_the_server_is_taken_out_is_kept_for_openai_alone(
     init: Init, monkeypatch: pytest.MonkeyPatch, config_dir: Path
 ) -> None:
-    monkeypatch.setattr(lancelot.Embedder, "embed", lambda _self, _text: (1.0,) * 384)
+    monkeypatch.setattr(lancelot.Embedder, "embed", lambda _self, texts: [(1.0,) * 384 for _ in texts])
     assert init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--yes").code == 0
     ended = init("--base-url", "", "--api-key-stdin", "--yes", given=KEY)
     assert "The key for api.openai.com was stored" in ended.out

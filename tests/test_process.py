@@ -384,7 +384,7 @@ lancelot._describe_tool = describing
     server = start(body, LANCEDB_PATH=FOLDER, OPENAI_API_KEY="sk-none")
     server.ask(first)
     server.send(wire.request(1, "tools/list") if first["method"] == "server/discover" else LISTING)
-    assert len(server.answer()["result"]["tools"]) == 4
+    assert len(server.answer()["result"]["tools"]) == 6
     server.end()
     assert set(server.log.splitlines()[:4]) == {"[]"}
 

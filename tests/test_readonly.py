@@ -42,6 +42,8 @@ def calls_on(table: str) -> tuple[tuple[str, dict[str, Any]], ...]:
         ("lancedb_search", {"query": "python", "table": table, "textColumn": "nothing"}),
         ("lancedb_query", {"question": "How is a text cut?", "table": table, "limit": 200}),
         ("lancedb_query", {"question": "", "warmStart": True, "table": table}),
+        ("lancedb_read", {"id": "row:0", "table": table, "before": 2, "after": 2}),
+        ("lancedb_files", {"table": table}),
     )
 
 
@@ -71,7 +73,7 @@ def drive(server: wire.Server, folder: str) -> None:
     finally:
         server.stop()
     assert worked == {tool.name for tool in lancelot.TOOLS}, server.log
-    assert ran == ({"text"} if folder == "no-vector" else {"vector", "text"}), server.log
+    assert ran == ({"text", "fts"} if folder == "no-vector" else {"vector", "text", "fts", "hybrid"}), server.log
 
 
 @pytest.fixture

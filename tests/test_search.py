@@ -17,7 +17,7 @@ import pytest
 from conftest import DATABASES, FOLDERS, TESTS
 
 import lancelot
-from lancelot import LancelotError, SearchRequest, SearchType, Store, fold, rank_text, read_terms
+from lancelot import LancelotError, Scope, SearchRequest, SearchType, Store, fold, read_terms, scan_terms
 
 Make = Callable[..., lancelot.Searcher]
 
@@ -157,7 +157,7 @@ def fallen_back(searcher: lancelot.Searcher, search_type: SearchType = "vector")
 def test_without_a_key_vector_search_says_so_and_auto_says_nothing(make_searcher: Make) -> None:
     searcher = make_searcher(LANCEDB_PATH=DATABASES / "langchain")
     assert fallen_back(searcher) == (
-        "Text search ran instead of vector search: No API key is set, so there are no embeddings."
+        "Text search ran, since vector search was not possible: No API key is set, so there are no embeddings."
     )
     assert ask(searcher, "beautiful", "auto").notes == ()
 
@@ -311,7 +311,8 @@ def test_among_several_tables_a_sentence_lists_them_with_their_rows(make_searche
     with pytest.raises(LancelotError) as failure:
         ask(make_searcher(LANCEDB_PATH=DATABASES / "anythingllm"), "python")
     assert str(failure.value) == (
-        "No table was named, and the folder has several. The tables are python-peps (155 rows), world-notes (177 rows)."
+        "No table was named, and the folder has several. Name one as table, or set LANCEDB_TABLE. "
+        "The tables are python-peps (155 rows), world-notes (177 rows)."
     )
 
 
@@ -327,8 +328,9 @@ def test_an_unknown_table_is_a_sentence_with_the_near_ones_and_all(named: str, m
     searcher = make_searcher(LANCEDB_PATH=DATABASES / "anythingllm", **in_setting)
     with pytest.raises(LancelotError) as failure:
         ask(searcher, "python", table="python-pep" if named == "argument" else None)
+    whose = ", which LANCEDB_TABLE names" if named == "setting" else ""
     assert str(failure.value) == (
-        'There is no table "python-pep". Did you mean python-peps? '
+        f'There is no table "python-pep"{whose}. Did you mean python-peps? '
         "The tables are python-peps (155 rows), world-notes (177 rows)."
     )
 
@@ -381,13 +383,17 @@ def test_the_status_tells_what_is_wrong_with_the_folder(broken: str, make_search
 
 
 def test_the_status_lists_the_tables_with_the_searches_that_work(make_searcher: Make, endpoint: str) -> None:
-    status = make_searcher(LANCEDB_PATH=DATABASES / "anythingllm", OPENAI_BASE_URL=endpoint).status()
+    known = {"LANCEDB_PATH": DATABASES / "anythingllm", "OPENAI_BASE_URL": endpoint}
+    fitting = make_searcher(**known).status()
+    assert fitting.search_types(fitting.tables[0])[0] == "hybrid"
+    assert fitting.table_note(fitting.tables[0]) == ""
+    status = make_searcher(**known, EMBEDDING_MODEL="text-embedding-3-small").status()
     assert [(layout.table, layout.rows) for layout in status.tables] == [("python-peps", 155), ("world-notes", 177)]
-    assert [status.search_types(layout) for layout in status.tables] == [["vector", "text", "auto"]] * 2
+    assert [status.search_types(layout) for layout in status.tables] == [["fts", "text", "auto"]] * 2
     assert "384" in status.table_note(status.tables[0])
     without = make_searcher(LANCEDB_PATH=DATABASES / "no-vector").status()
     assert without.default_table == "library_records"
-    assert without.search_types(without.tables[0]) == ["text", "auto"]
+    assert without.search_types(without.tables[0]) == ["fts", "text", "auto"]
     assert without.table_note(without.tables[0]) == "no vector search: it has no vector column"
 
 
@@ -411,9 +417,58 @@ def test_text_search_ranks_the_paragraph_that_answers_a_question_high(
     table = store.open("documents")
     layout = store.layout(table)
     gains = [
-        ndcg_at_10(rank_text(table, layout, read_terms(question)).rows, row)
+        ndcg_at_10(scan_terms(Scope(table, layout), read_terms(question)).ranking(by_share=True).rows, row)
         for row, paragraph in enumerate(paragraphs)
         for question in paragraph["questions"]
     ]
     assert len(gains) == 197
     assert sum(gains) / len(gains) >= FLOORS[language]
+
+
+def test_a_mistyped_address_of_a_server_never_turns_into_openai_s(
+    make_searcher: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searcher = make_searcher(
+        LANCEDB_PATH=DATABASES / "langchain", OPENAI_BASE_URL="localhost:11434/v1", OPENAI_API_KEY="sk-local"
+    )
+    monkeypatch.setattr(searcher.embedder, "embed", lambda texts: pytest.fail(f"asked for {texts}"))
+    page = ask(searcher, "beautiful", "vector")
+    assert page.ran == "text"
+    assert "OPENAI_BASE_URL is set to what is no address" in page.notes[0]
+    status = searcher.status()
+    assert not status.embeddings
+    assert "OPENAI_BASE_URL" in status.why_no_embeddings
+
+
+def test_a_setting_that_names_no_table_is_told_in_the_status(make_searcher: Make) -> None:
+    status = make_searcher(LANCEDB_PATH=DATABASES / "anythingllm", LANCEDB_TABLE="nope").status()
+    answer = json.loads(lancelot.status_json(status, verbose=False))
+    assert 'no table "nope", which LANCEDB_TABLE names' in answer["defaultTableProblem"]
+
+
+def test_the_only_table_with_text_is_taken_and_a_table_without_is_told_what_else_there_is(
+    make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    make_table({"n": [1, 2]}, name="numbers")
+    folder = make_table({"text": ["a zebra"]}, name="notes")
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    assert ask(searcher, "zebra").table == "notes"
+    with pytest.raises(LancelotError, match=r"holds no text: .* Tables with text are notes\."):
+        ask(searcher, "zebra", table="numbers")
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9", "cafe\u0301", "CAFE\u0301"])
+def test_a_word_without_accents_finds_no_accented_one_however_it_is_composed(
+    text: str, make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": [f"un {text} noir", "un cafe noir"]}))
+    assert [hit.id for hit in ask(searcher, "cafe", "text").hits] == ["row:1"]
+    assert [hit.id for hit in ask(searcher, "caf\u00e9", "text").hits] == ["row:0"]
+
+
+def test_words_that_a_share_is_of_are_named_where_stop_words_were_left_out(
+    make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": ["a module"]}))
+    assert json.loads(lancelot.search_json(ask(searcher, "the other module", "text")))["countedWords"] == ["module"]
+    assert "countedWords" not in json.loads(lancelot.search_json(ask(searcher, "module", "text")))

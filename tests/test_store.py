@@ -18,7 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lancelot
-from lancelot import LancelotError, SearchRequest, Store, check_folder, fold, fold_pattern, rank_text, read_terms
+from lancelot import (
+    LancelotError,
+    Scope,
+    SearchRequest,
+    Store,
+    check_folder,
+    fold,
+    fold_pattern,
+    read_terms,
+    scan_terms,
+)
 
 modest = settings(max_examples=80, deadline=None, derandomize=True)
 
@@ -320,9 +330,9 @@ WRITERS: dict[str, tuple[dict[str, Any], str, str, str, str | int, dict[str, Any
         },
         "payload.text",
         "Zebras",
-        "",
+        "d1",
         "id-1",
-        {"payload": {"document_id": "d1"}},
+        {"payload": {}},
     ),
     "agno": (
         {
@@ -610,7 +620,7 @@ def test_shares_and_total_are_those_of_a_plain_substring_match(
 ) -> None:
     words = read_terms(query).counted
     if words:
-        ranking = rank_text(*awkward, read_terms(query))
+        ranking = scan_terms(Scope(*awkward), read_terms(query)).ranking(by_share=True)
         found = {row: share for row, share in zip(ranking.rows, ranking.scores, strict=True) if row < len(AWKWARD)}
         assert found == reference(words, dict(enumerate(AWKWARD)), in_folded)
 
@@ -620,7 +630,7 @@ def test_shares_and_total_are_those_of_a_plain_substring_match(
 def test_the_engine_matches_as_python_does(query: str, awkward: tuple[Any, lancelot.TableLayout]) -> None:
     terms = read_terms(query)
     if terms.counted:
-        ranking = rank_text(*awkward, terms)
+        ranking = scan_terms(Scope(*awkward), terms).ranking(by_share=True)
         expected = reference(terms.counted, dict(enumerate([*AWKWARD, *MARKED])), in_pattern)
         assert dict(zip(ranking.rows, ranking.scores, strict=True)) == expected
         assert ranking.total == len(expected)
@@ -640,7 +650,8 @@ def test_any_text_is_found_by_each_of_its_words(text: str, awkward: tuple[Any, l
     words = read_terms(text).counted[:3]
     opened, _ = awkward
     wanted = {
-        f"found_{at}": f"regexp_count(concat(left(text, 0), {lancelot.quote_text(text)}), {lancelot.quote_text(fold_pattern(word))})"
+        f"found_{at}": f"regexp_count(lower(concat(left(text, 0), {lancelot.quote_text(text)})), "
+        f"{lancelot.quote_text(fold_pattern(word, lowered=True))})"
         for at, word in enumerate(words)
     }
     if wanted:
@@ -675,11 +686,11 @@ def test_rows_without_text_are_never_hits(
 ) -> None:
     folder = make_table({"text": [None, "", "  ", "\n", "a zebra"], "vector": vectors(*[[1.0, 0.0]] * 5)})
     searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL="http://127.0.0.1:9/v1")
-    monkeypatch.setattr(searcher.embedder, "embed", lambda _: (1.0, 0.0))
-    for search_type in ("text", "vector", "auto"):
+    monkeypatch.setattr(searcher.embedder, "embed", lambda texts: [(1.0, 0.0) for _ in texts])
+    for search_type in ("text", "fts", "vector", "hybrid", "auto"):
         page = searcher.search(SearchRequest("zebra", 10, search_type))  # type: ignore[arg-type]
         assert [hit.text for hit in page.hits] == ["a zebra"]
-        assert page.ran == ("text" if search_type == "text" else "vector")
+        assert page.ran == ("vector" if search_type == "auto" else search_type)
     assert [hit.text for hit in searcher.overview(limit=10).hits] == ["a zebra"]
 
 
@@ -690,7 +701,7 @@ def test_rows_written_without_an_embedding_never_come_first(make_table: Callable
     rows = vectors([0.0, 0.0], [0.6, 0.8], [0.0, 0.0], [-1.0, 0.0], [1.0, 0.0])
     store = Store(str(make_table({"text": ["zero", "near", "zero", "far", "same"], "vector": rows})))
     table = store.open("documents")
-    ranking = lancelot.rank_vector(table, store.layout(table), [1.0, 0.0], column="vector")
+    ranking = lancelot.rank_vector(Scope(table, store.layout(table)), [1.0, 0.0], column="vector")
     assert ranking.rows == (4, 1, 3)
     assert ranking.scores == pytest.approx((0.0, 0.4, 2.0), abs=1e-6)
 
@@ -699,7 +710,7 @@ def test_rows_at_the_same_distance_stand_in_row_order(make_table: Callable[..., 
     rows = vectors(*[[1.0, 0.0]] * 20)
     store = Store(str(make_table({"text": ["same"] * 20, "vector": rows})))
     table = store.open("documents")
-    ranking = lancelot.rank_vector(table, store.layout(table), [0.0, 1.0], column="vector")
+    ranking = lancelot.rank_vector(Scope(table, store.layout(table)), [0.0, 1.0], column="vector")
     assert ranking.rows == tuple(range(20))
 
 
@@ -707,7 +718,7 @@ def test_vectors_with_nan_and_null_are_passed_over(make_table: Callable[..., Pat
     rows = pa.array([[float("nan"), 0.0], None, [1.0, 0.0]], pa.list_(pa.float32(), 2))
     store = Store(str(make_table({"text": ["nan", "null", "good"], "image": rows})))
     table = store.open("documents")
-    assert lancelot.rank_vector(table, store.layout(table), [1.0, 0.0], column="image").rows == (2,)
+    assert lancelot.rank_vector(Scope(table, store.layout(table)), [1.0, 0.0], column="image").rows == (2,)
 
 
 @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
@@ -715,7 +726,7 @@ def test_vectors_of_every_float_are_searched(kind: pa.DataType, make_table: Call
     columns = {"text": TEXTS, "vector": vectors([1.0, 0.0], [0.0, 1.0], kind=kind)}
     store = Store(str(make_table(columns)))
     table = store.open("documents")
-    assert lancelot.rank_vector(table, store.layout(table), [0.1, 0.9], column="vector").rows == (1, 0)
+    assert lancelot.rank_vector(Scope(table, store.layout(table)), [0.1, 0.9], column="vector").rows == (1, 0)
 
 
 # --- values
@@ -811,7 +822,7 @@ def test_an_empty_own_id_falls_back_to_the_row(make_table: Callable[..., Path], 
 
 
 def test_rows_that_another_connection_adds_changes_or_drops_are_seen(
-    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = make_table({"text": ["first zebra"]})
     searcher = make_searcher(LANCEDB_PATH=folder)
@@ -826,10 +837,25 @@ def test_rows_that_another_connection_adds_changes_or_drops_are_seen(
     other.open_table("documents").delete("text = 'first zebra'")
     assert found() == ["second zebra"]
     other.drop_table("documents")
+    with pytest.raises(LancelotError, match="The table is being rewritten by another program"):
+        found()
+    monkeypatch.setattr(lancelot, "REPLACED_WITHIN", 0.0)
     with pytest.raises(LancelotError, match="holds no tables"):
         found()
     other.create_table("documents", pa.table({"body": ["third zebra"], "title": ["new"]}))
     assert found() == ["third zebra"]
+
+
+def rewrite_before(name: str, monkeypatch: pytest.MonkeyPatch, rewrite: Callable[[], None]) -> None:
+    """Rewrites the table once, at the moment when this function of the module is called."""
+    call = getattr(lancelot, name)
+
+    def late(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(lancelot, name, call)
+        rewrite()
+        return call(*args, **options)
+
+    monkeypatch.setattr(lancelot, name, late)
 
 
 def test_a_table_rewritten_under_the_reader_is_read_once_more(
@@ -837,18 +863,30 @@ def test_a_table_rewritten_under_the_reader_is_read_once_more(
 ) -> None:
     folder = make_table({"text": ["old zebra"]})
     searcher = make_searcher(LANCEDB_PATH=folder)
-    read = lancelot.read_hits
 
-    def read_late(*args: Any, **options: Any) -> tuple[lancelot.Hit, ...]:
-        monkeypatch.setattr(lancelot, "read_hits", read)
+    def rewrite() -> None:
         database = lancedb.connect(folder)
         database.drop_table("documents")
         database.create_table("documents", pa.table({"text": ["new zebra"]}))
-        return read(*args, **options)
 
-    monkeypatch.setattr(lancelot, "read_hits", read_late)
+    rewrite_before("scan_terms", monkeypatch, rewrite)
     page = searcher.search(SearchRequest("zebra", 10, "text"))
     assert [hit.text for hit in page.hits] == ["new zebra"]
+
+
+def test_the_rows_that_are_read_are_those_that_were_ranked(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_table({"text": ["lion", "old zebra", "tiger"]})
+    searcher = make_searcher(LANCEDB_PATH=folder)
+
+    def rewrite() -> None:
+        columns = pa.table({"text": ["bear", "wolf", "fox"]})
+        lancedb.connect(folder).create_table("documents", columns, mode="overwrite")
+
+    rewrite_before("read_hits", monkeypatch, rewrite)
+    assert [hit.text for hit in searcher.search(SearchRequest("zebra", 10, "text")).hits] == ["old zebra"]
+    assert searcher.search(SearchRequest("zebra", 10, "text")).hits == ()
 
 
 def test_a_failure_of_the_engine_is_a_sentence_without_its_source_lines() -> None:
@@ -858,9 +896,9 @@ def test_a_failure_of_the_engine_is_a_sentence_without_its_source_lines() -> Non
 
 
 def test_a_panic_of_the_engine_is_a_sentence_and_an_interrupt_is_not_held_back() -> None:
-    panic = type("PanicException", (BaseException,), {})
-    with pytest.raises(LancelotError, match="could not do it"), lancelot.engine_errors("do it"):
-        raise panic
+    for panic in (type("PanicException", (BaseException,), {}), type("RustPanic", (Exception,), {})):
+        with pytest.raises(LancelotError, match="could not do it"), lancelot.engine_errors("do it"):
+            raise panic
     with pytest.raises(KeyboardInterrupt), lancelot.engine_errors("do it"):
         raise KeyboardInterrupt
 
@@ -887,13 +925,16 @@ def test_no_call_changes_a_byte_or_a_time_of_the_folder(
     folder = folder_copy(name)
     before = stamps(folder)
     searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL=embedding_server())
-    for table in (entry["name"] for entry in expected[name]["tables"]):
+    for table, text in ((entry["name"], entry["pick"]["text"]) for entry in expected[name]["tables"]):
         for tool in lancelot.TOOLS:
             given_arguments = {
                 "query": "python",
                 "question": "python",
                 "table": table,
                 "searchType": "auto",
+                "id": "row:1",
+                "before": "3",
+                "filter": json.dumps({text: {"exists": True}}),
                 "verbose": True,
             }
             names = {parameter.name for parameter in tool.parameters}

@@ -24,7 +24,14 @@ import lancelot
 
 SNAPSHOTS = TESTS / "snapshots"
 SECONDS = 60
-NAMES = ("lancedb_search", "lancedb_query", "lancedb_status", "lancedb_version")
+NAMES = (
+    "lancedb_search",
+    "lancedb_query",
+    "lancedb_read",
+    "lancedb_files",
+    "lancedb_status",
+    "lancedb_version",
+)
 NO_VECTOR = DATABASES / "no-vector"
 PEPS = {"LANCEDB_PATH": DATABASES / "anythingllm", "LANCEDB_TABLE": "python-peps"}
 
@@ -112,7 +119,7 @@ def test_the_list_of_tools_is_the_one_recorded(listing: list[dict[str, Any]]) ->
     )
 
 
-def test_the_four_tools_of_the_specification_are_listed_in_order(listing: list[dict[str, Any]]) -> None:
+def test_the_tools_are_listed_in_order(listing: list[dict[str, Any]]) -> None:
     assert [tool["name"] for tool in listing] == list(NAMES)
 
 
@@ -155,6 +162,8 @@ SPECIFIED = {
         "query": ("string", None, None, None),
         "limit": ("integer", 1, 200, 20),
         "searchType": ("string", None, None, "auto"),
+        "offset": ("integer", 0, 10_000_000, 0),
+        "filter": ("string", None, None, None),
         "table": ("string", None, None, None),
         "textColumn": ("string", None, None, None),
         "vectorColumn": ("string", None, None, None),
@@ -165,6 +174,20 @@ SPECIFIED = {
         "warmStart": ("boolean", None, None, False),
         "table": ("string", None, None, None),
         "limit": ("integer", 1, 200, 20),
+        "filter": ("string", None, None, None),
+    },
+    "lancedb_read": {
+        "id": ("string", None, None, None),
+        "table": ("string", None, None, None),
+        "before": ("integer", 0, 20, 0),
+        "after": ("integer", 0, 20, 0),
+        "offset": ("integer", 0, 10_000_000, 0),
+    },
+    "lancedb_files": {
+        "fileType": ("string", None, None, None),
+        "table": ("string", None, None, None),
+        "limit": ("integer", 1, 200, 20),
+        "offset": ("integer", 0, 10_000_000, 0),
     },
     "lancedb_status": {"verbose": ("boolean", None, None, False)},
     "lancedb_version": {},
@@ -183,12 +206,18 @@ def test_parameters_have_the_types_bounds_and_defaults_of_the_specification(
     assert shown == SPECIFIED[name]
 
 
-def test_only_the_query_and_the_question_are_required(schemas: dict[str, dict[str, Any]]) -> None:
-    assert [schemas[name]["required"] for name in NAMES] == [["query"], ["question"], [], []]
+def test_only_the_query_the_question_and_the_id_are_required(schemas: dict[str, dict[str, Any]]) -> None:
+    assert [schemas[name]["required"] for name in NAMES] == [["query"], ["question"], ["id"], [], [], []]
 
 
 def test_the_search_types_are_listed(schemas: dict[str, dict[str, Any]]) -> None:
-    assert schemas["lancedb_search"]["properties"]["searchType"]["enum"] == ["vector", "text", "auto"]
+    assert schemas["lancedb_search"]["properties"]["searchType"]["enum"] == [
+        "vector",
+        "text",
+        "fts",
+        "hybrid",
+        "auto",
+    ]
 
 
 def test_defaults_in_schemas_follow_the_settings(make_settings: MakeSettings) -> None:
@@ -204,7 +233,7 @@ def test_the_server_offers_tools_and_nothing_else(make_settings: MakeSettings) -
 
     offered, instructions = session(make_settings(), capabilities)
     assert set(offered) == {"tools"}
-    assert all(name in instructions for name in ("lancedb_query", "lancedb_search", "lancedb_status"))
+    assert all(name in instructions for name in NAMES[:5])
 
 
 # Arguments
@@ -280,7 +309,7 @@ def test_a_search_type_is_taken_in_any_case(call: Call, kind: str) -> None:
 def test_an_unknown_search_type_is_refused_with_those_there_are(call: Call) -> None:
     reply = call("lancedb_search", query="python", searchType="semantic")
     assert reply.failed
-    assert 'searchType is "semantic", which is not one of vector, text, auto.' in reply.text
+    assert 'searchType is "semantic", which is not one of vector, text, fts, hybrid, auto.' in reply.text
 
 
 @pytest.mark.parametrize("query", [5, ["python"], {"text": "python"}, True])
@@ -291,7 +320,7 @@ def test_a_query_that_is_no_string_is_refused(call: Call, query: object) -> None
     assert "a string" in reply.text
 
 
-@pytest.mark.parametrize("tool", NAMES[:3])
+@pytest.mark.parametrize("tool", NAMES[:5])
 def test_an_unknown_argument_is_refused_with_the_known_ones(call: Call, tool: str) -> None:
     reply = call(tool, query="python", question="python", top_k=5)
     assert reply.failed
@@ -322,7 +351,7 @@ def test_a_query_that_is_missing_is_refused_in_a_sentence(call: Call, tool: str,
 
 @given(
     arguments=st.dictionaries(
-        st.sampled_from(["query", "limit", "searchType", "table", "textColumn", "vectorColumn", "other"]),
+        st.sampled_from([*SPECIFIED["lancedb_search"], "other"]),
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8),
             lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
@@ -339,7 +368,7 @@ def test_arguments_are_read_or_refused_in_a_sentence_whatever_they_are(
     tool = lancelot.find_tool("lancedb_search")
     assert tool is not None
     refusals: list[str] = []
-    values: dict[str, Any] = {"limit": 1, "searchType": "auto"}
+    values: dict[str, Any] = {"limit": 1, "searchType": "auto", "offset": 0}
     try:
         values = tool.read_arguments(arguments, make_settings())
         assert set(values) == set(SPECIFIED["lancedb_search"])
@@ -347,6 +376,7 @@ def test_arguments_are_read_or_refused_in_a_sentence_whatever_they_are(
         refusals.append(str(error))
     assert all(sentence.encode().endswith(b".") and "\n" not in sentence for sentence in refusals)
     assert 1 <= values["limit"] <= 200
+    assert 0 <= values["offset"] <= 10_000_000
     assert values["searchType"] in lancelot.SEARCH_TYPES
 
 
@@ -469,9 +499,9 @@ def test_the_status_lists_each_setting_that_is_wrong(make_call: Callable[..., Ca
 def test_the_version_names_protocol_and_what_is_enabled(make_call: Callable[..., Call]) -> None:
     version = make_call()("lancedb_version").json
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", version["mcpProtocol"])
-    assert version["enabled"] == {"searchTypes": ["text", "auto"], "embeddings": False}
+    assert version["enabled"] == {"searchTypes": ["text", "fts", "auto"], "embeddings": False}
     with_endpoint = make_call(OPENAI_BASE_URL="http://127.0.0.1:9/v1")("lancedb_version").json
-    assert with_endpoint["enabled"] == {"searchTypes": ["vector", "text", "auto"], "embeddings": True}
+    assert with_endpoint["enabled"] == {"searchTypes": list(lancelot.SEARCH_TYPES), "embeddings": True}
 
 
 def test_the_status_reports_rows_columns_and_embeddings(make_call: Callable[..., Call]) -> None:
@@ -603,7 +633,7 @@ from mcp import Client
 async def run():
     settings = lancelot.load_settings({{"LANCEDB_PATH": {str(NO_VECTOR)!r}, "OPENAI_API_KEY": "sk-none"}}, pathlib.Path("none"))
     async with Client(lancelot.build_server(settings), mode={mode!r}) as client:
-        assert len((await client.list_tools()).tools) == 4
+        assert len((await client.list_tools()).tools) == {len(lancelot.TOOLS)}
 anyio.run(run)
 """
     assert loaded_after(program, "lancedb", "pyarrow", "openai", "keyring") == []

@@ -1,0 +1,178 @@
+"""Measures the quality and the speed of the searches: for the documentation, not a test.
+
+    python tests/benchmark.py quality FOLDER    nDCG@10 over collections: FOLDER/NAME/{corpus.jsonl,queries.jsonl,qrels.tsv}
+    python tests/benchmark.py speed [ROWS]      time of each search over ROWS made-up rows, as ratios to a plain scan
+
+A collection's vectors are taken from FOLDER/../vectors/NAME.npz where they are (`D` of the corpus and `Q` of the queries,
+in the order of the files); hybrid search is measured only with them. Times are compared within one run, since machines
+are shared.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parent.parent
+if str(PROJECT) not in sys.path:
+    sys.path.insert(0, str(PROJECT))
+
+import lancelot  # noqa: E402 - found once the project is on the path
+
+# The index settings that find most, every option explicit.
+INDEX = {
+    "base_tokenizer": "icu/split",
+    "language": "English",
+    "stem": True,
+    "ascii_folding": True,
+    "max_token_length": 128,
+    "remove_stop_words": False,
+}
+
+
+class StoredVectors(lancelot.Embedder):
+    """Gives the vectors that a collection brings for its queries."""
+
+    vectors: dict[str, Sequence[float]]
+
+    @property
+    def available(self) -> bool:
+        return True
+
+    def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+        return [tuple(self.vectors[text]) for text in texts]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def read_relevance(path: Path) -> dict[str, set[str]]:
+    """The relevant documents by query."""
+    relevant: dict[str, set[str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        query, document, grade = line.split("\t")
+        if int(grade) > 0:
+            relevant.setdefault(query, set()).add(document)
+    return relevant
+
+
+def ndcg(ranked: Sequence[Any], relevant: set[str]) -> float:
+    """nDCG@10 with binary relevance (Järvelin and Kekäläinen 2002)."""
+    gain = sum(1 / math.log2(place + 2) for place, document in enumerate(ranked[:10]) if document in relevant)
+    return gain / sum(1 / math.log2(place + 2) for place in range(min(10, len(relevant))))
+
+
+def make_searcher(folder: Path, *, vectors: dict[str, Sequence[float]] | None) -> lancelot.Searcher:
+    settings = lancelot.load_settings({"LANCEDB_PATH": str(folder)}, folder / "no settings")
+    if vectors is None:
+        return lancelot.Searcher(settings)
+    embedder = StoredVectors(settings)
+    embedder.vectors = vectors
+    return lancelot.Searcher(settings, embedder=embedder)
+
+
+def write_collection(folder: Path, documents: list[dict[str, Any]], stored: Any, *, indexed: bool) -> None:
+    """One table over a text column that holds title, new line and text."""
+    import lancedb
+    import pyarrow as pa
+    from lancedb.index import FTS
+
+    columns: dict[str, Any] = {
+        "id": [one["_id"] for one in documents],
+        "text": [f"{one.get('title') or ''}\n{one['text']}" for one in documents],
+    }
+    if stored is not None:
+        wide = stored["D"].astype("float32")
+        columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(wide.ravel()), wide.shape[1])
+    table = lancedb.connect(folder).create_table("documents", pa.table(columns))
+    if indexed:
+        table.create_index("text", config=FTS(**INDEX))
+
+
+def measure_collection(path: Path) -> dict[str, float]:
+    """nDCG@10 of each search over one collection."""
+    import numpy as np
+
+    queries, relevant = read_lines(path / "queries.jsonl"), read_relevance(path / "qrels.tsv")
+    npz = path.parent.parent / "vectors" / f"{path.name}.npz"
+    stored = np.load(npz) if npz.exists() else None
+    vectors = stored and {one["text"]: stored["Q"][n].astype("float32").tolist() for n, one in enumerate(queries)}
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for indexed, searches in ((False, ("text", "fts")), (True, ("fts", "hybrid") if stored else ("fts",))):
+            folder = Path(scratch, str(indexed))
+            write_collection(folder, read_lines(path / "corpus.jsonl"), stored, indexed=indexed)
+            searcher = make_searcher(folder, vectors=vectors or None)
+            for search_type in searches:
+                name = f"{search_type}, {'with an index' if indexed else 'no index'}"
+                found[name] = sum(
+                    ndcg(best_ids(searcher, one["text"], search_type), relevant[one["_id"]]) for one in queries
+                ) / len(queries)
+    return found
+
+
+def best_ids(searcher: lancelot.Searcher, query: str, search_type: Any) -> list[Any]:
+    # A sign before a word of these queries is a sign, not arithmetic.
+    plain = " ".join(word.lstrip("+-") or word for word in query.split()) if search_type == "hybrid" else query
+    if plain != query and isinstance(searcher.embedder, StoredVectors):
+        searcher.embedder.vectors[plain] = searcher.embedder.vectors[query]
+    return [hit.id for hit in searcher.search(lancelot.SearchRequest(plain, 10, search_type)).hits]
+
+
+def quality(folder: Path) -> None:
+    for path in sorted(one for one in folder.iterdir() if (one / "corpus.jsonl").exists()):
+        for name, value in measure_collection(path).items():
+            print(f"{path.name:12} {name:24} nDCG@10 {value:.4f}", flush=True)
+
+
+def speed(rows: int) -> None:
+    import lancedb
+    import pyarrow as pa
+    from lancedb.index import FTS
+
+    chance = random.Random(1)  # noqa: S311 - the same rows every time
+    words = [f"word{n}" for n in range(5000)]
+    texts = [" ".join(chance.choices(words, k=130)) for _ in range(rows)]
+    with tempfile.TemporaryDirectory() as scratch:
+        table = lancedb.connect(scratch).create_table("documents", pa.table({"text": texts}))
+        searcher = make_searcher(Path(scratch), vectors=None)
+        query = "word17 word423 word4077"
+        scan = best_time(lambda: table.count_rows("text LIKE '%word17%'"))
+        print(f"{rows:,} rows of about 1 kB; a plain scan for one word takes {scan:.2f} s and is 1.0 here")
+        for search_type in ("text", "fts"):
+            report(f"{search_type}, no index", scan, searcher, query, search_type)
+        table.create_index("text", config=FTS(**INDEX))
+        report("fts, with an index", scan, searcher, query, "fts")
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+def report(name: str, scan: float, searcher: lancelot.Searcher, query: str, search_type: Any) -> None:
+    taken = best_time(lambda: searcher.search(lancelot.SearchRequest(query, 20, search_type)))
+    print(f"{name:20} {taken:.2f} s  {taken / scan:.1f}")
+
+
+def best_time(call: Callable[[], Any], *, times: int = 3) -> float:
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["quality"] and len(sys.argv) == 3:
+        quality(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["speed"]:
+        speed(int(sys.argv[2]) if len(sys.argv) > 2 else 200_000)
+    else:
+        sys.exit(__doc__)

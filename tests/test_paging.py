@@ -1,0 +1,290 @@
+"""Pages: stable, without gaps, with true totals, for every search; one chunk whole; the list of sources."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DATABASES
+
+import lancelot
+
+ROWS = 3000
+DEPTHS = {"text": ROWS // 2, "fts": ROWS // 2, "vector": 1000}
+
+
+def index_text(table: Any, **options: Any) -> None:
+    from lancedb.index import FTS
+
+    table.create_index("text", config=FTS(base_tokenizer="icu/split", remove_stop_words=False, **options))
+
+
+class FixedEmbedder(lancelot.Embedder):
+    """Gives every text the same vector, so that no test needs a server."""
+
+    @property
+    def available(self) -> bool:
+        return True
+
+    def embed(self, texts: Any) -> list[tuple[float, ...]]:
+        return [(1.0, 0.0) for _ in texts]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thousands of rows with ties everywhere: half of them match, all with one text and few different vectors."""
+    import lancedb
+    import pyarrow as pa
+
+    chance = random.Random(7)  # noqa: S311 - the same rows every time
+    folder = tmp_path_factory.mktemp("many")
+    texts = ["the same needle" if n % 2 else "hay" for n in range(ROWS)]
+    vectors = [[1.0, float(chance.randint(0, 2))] for _ in range(ROWS)]
+    columns = {
+        "id": [f"r{n}" for n in range(ROWS)],
+        "text": texts,
+        "number": list(range(ROWS)),
+        "vector": pa.array(vectors, pa.list_(pa.float32(), 2)),
+    }
+    database = lancedb.connect(folder)
+    database.create_table("plain", pa.table(columns))
+    indexed = database.create_table("indexed", pa.table(columns))
+    index_text(indexed)
+    return folder
+
+
+@pytest.fixture
+def searcher(many: Path, make_settings: Callable[..., lancelot.Settings]) -> lancelot.Searcher:
+    settings = make_settings(LANCEDB_PATH=many)
+    return lancelot.Searcher(settings, embedder=FixedEmbedder(settings))
+
+
+def every_page(searcher: lancelot.Searcher, limit: int, **wanted: Any) -> list[lancelot.Page]:
+    pages, offset = [], 0
+    while offset is not None:
+        page = searcher.search(lancelot.SearchRequest("needle", limit, offset=offset, **wanted))
+        pages.append(page)
+        following = page.next_offset
+        assert following is None or following > offset
+        offset = following  # type: ignore[assignment]
+    return pages
+
+
+@pytest.mark.parametrize("table", ["plain", "indexed"])
+@pytest.mark.parametrize("search_type", ["text", "fts", "vector", "hybrid"])
+@pytest.mark.parametrize("limit", [7, 20, 200])
+def test_pages_give_each_row_once_in_one_order(
+    searcher: lancelot.Searcher, table: str, search_type: Any, limit: int
+) -> None:
+    pages = every_page(searcher, limit, search_type=search_type, table=table)
+    ids = [hit.id for page in pages for hit in page.hits]
+    assert len(set(ids)) == len(ids)
+    assert all(len(page.hits) == limit for page in pages[:-1])
+    again = every_page(searcher, 200, search_type=search_type, table=table)
+    assert ids == [hit.id for page in again for hit in page.hits]
+    if search_type == "hybrid":
+        assert 100 < len(ids) <= 200
+    else:
+        assert len(ids) == DEPTHS[search_type]
+    if search_type in ("text", "fts"):
+        assert {page.total for page in pages} == {ROWS // 2}
+        assert ids == [f"r{n}" for n in range(ROWS) if n % 2]
+
+
+@pytest.mark.parametrize(("search_type", "said"), [("text", "1500"), ("fts", "1500"), ("vector", "1000")])
+def test_past_the_last_page_a_sentence_names_the_total(
+    searcher: lancelot.Searcher, search_type: Any, said: str
+) -> None:
+    page = searcher.search(lancelot.SearchRequest("needle", 20, search_type, table="indexed", offset=5000))
+    answer = json.loads(lancelot.search_json(page))
+    assert answer["hits"] == []
+    assert "nextOffset" not in answer
+    assert said in answer["hint"]
+
+
+def test_a_count_that_stops_says_so(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    import lancedb
+
+    folder = make_table({"text": ["needle"] * 10_500})
+    index_text(lancedb.connect(folder).open_table("documents"))
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    page = searcher.search(lancelot.SearchRequest("needle", 200, "fts", offset=9_900))
+    answer = json.loads(lancelot.search_json(page))
+    assert (answer["total"], answer["totalIsCapped"], len(answer["hits"])) == (10_000, True, 100)
+    assert [hit["id"] for hit in answer["hits"]] == [f"row:{n}" for n in range(9_900, 10_000)]
+    assert "10000+" in lancelot.search_lines(page)
+    assert searcher.search(lancelot.SearchRequest("needle", 1, "text")).total == 10_500
+
+
+def test_a_later_page_never_falls_back_to_another_search(
+    many: Path, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=many)
+    first = searcher.search(lancelot.SearchRequest("needle", 5, "hybrid", table="plain"))
+    assert (first.ran, first.next_offset) == ("fts", 5)
+    assert "No API key" in first.notes[0]
+    with pytest.raises(lancelot.LancelotError, match='searchType "fts"'):
+        searcher.search(lancelot.SearchRequest("needle", 5, "hybrid", table="plain", offset=5))
+    second = searcher.search(lancelot.SearchRequest("needle", 5, "fts", table="plain", offset=5))
+    assert [hit.id for hit in second.hits] == ["r11", "r13", "r15", "r17", "r19"]
+
+
+def test_an_answer_cut_to_its_cap_goes_on_where_it_stopped(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    wide = {f"column {n}": ["設計図" * 20_000] * 200 for n in range(3)}
+    folder = make_table(
+        {"text": ["needle " + "図" * 60_000] * 200, "title": ["題" * 400] * 200, "source": ["源" * 900] * 200, **wide}
+    )
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    text = lancelot.search_json(searcher.search(lancelot.SearchRequest("needle", 200, "text")))
+    answer = json.loads(text)
+    assert len(text.encode()) < 100_000
+    assert answer["shown"] < 200
+    assert answer["nextOffset"] == answer["shown"] == len(answer["hits"])
+    assert "to keep the answer short" in answer["note"]
+
+
+def chunks_of(make_table: Callable[..., Path], **more: Any) -> Path:
+    numbers = [3, 1, 2, 0]
+    columns = {
+        "id": [f"c{n}" for n in numbers] + ["other", "c1"],
+        "text": [f"chunk {n}" for n in numbers] + ["elsewhere", "chunk 1 again"],
+        "source": ["a.md"] * 4 + ["b.txt", "c.PDF"],
+    }
+    return make_table(columns | more)
+
+
+def test_neighbours_come_in_the_order_of_the_sources_own_index(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table, chunk_index=[3, 1, 2, 0, 0, 0]))
+    found = json.loads(lancelot.read_json(searcher.read(lancelot.ReadRequest("c2", before=5, after=5))))
+    assert [one["text"] for one in found["before"]] == ["chunk 0", "chunk 1"]
+    assert (found["text"], found["chunk"]) == ("chunk 2", "3 of 4 of its source")
+    assert [one["id"] for one in found["after"]] == ["c3"]
+
+
+def test_neighbours_come_in_the_order_of_rows_without_an_index_of_chunks(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table))
+    found = searcher.read(lancelot.ReadRequest("c2", before=1, after=1))
+    assert ([hit.text for hit in found.before], [hit.text for hit in found.after]) == (["chunk 1"], ["chunk 0"])
+
+
+def test_an_id_that_is_gone_or_shared_is_told(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table))
+    shared = searcher.read(lancelot.ReadRequest("c1"))
+    assert shared.chunk.text == "chunk 1"
+    assert shared.notes == ("2 rows share this id; this is the first of them.",)
+    for gone in ("nosuch", "row:99", "'; --", "row:x"):
+        with pytest.raises(lancelot.LancelotError, match="There is no chunk"):
+            searcher.read(lancelot.ReadRequest(gone))
+
+
+def test_a_long_chunk_is_read_on_by_offset_to_its_end(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    whole = "".join(chr(0x4E00 + n % 500) for n in range(250_000))
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": [whole]}))
+    parts, offset = [], 0
+    while offset is not None:
+        text = lancelot.read_json(searcher.read(lancelot.ReadRequest("row:0", offset=offset)))
+        assert len(text.encode()) < 100_000
+        answer = json.loads(text)
+        parts.append(answer["text"])
+        offset = answer.get("nextOffset")
+    assert "".join(parts) == whole
+
+
+def test_every_hit_of_every_folder_can_be_read(
+    make_searcher: Callable[..., lancelot.Searcher], expected: dict[str, Any]
+) -> None:
+    for folder, known in expected.items():
+        searcher = make_searcher(LANCEDB_PATH=DATABASES / folder)
+        for table in known["tables"]:
+            for query in table["queries"]:
+                for hit in searcher.search(lancelot.SearchRequest(query["query"], 3, "text", table=table["name"])).hits:
+                    assert searcher.read(lancelot.ReadRequest(str(hit.id), table=table["name"])).chunk.text == hit.text
+
+
+def test_sources_are_listed_with_their_chunks_and_types(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table, published=[f"2024-01-0{n}" for n in range(1, 7)]))
+    found = searcher.files(limit=2, offset=0)
+    assert [(one.source, one.chunks, one.file_type) for one in found.files] == [
+        ("a.md", 4, ".md"),
+        ("b.txt", 1, ".txt"),
+    ]
+    assert found.files[0].dates == {"published": "2024-01-01"}
+    assert (found.total, found.chunks) == (3, 6)
+    assert json.loads(lancelot.files_json(found))["nextOffset"] == 2
+    assert [one.source for one in searcher.files(limit=9, offset=0, file_type="pdf").files] == ["c.PDF"]
+    past = json.loads(lancelot.files_json(searcher.files(limit=9, offset=9)))
+    assert "past the last of 3" in past["hint"]
+
+
+def test_sources_of_the_real_folders_add_up_to_their_rows(
+    make_searcher: Callable[..., lancelot.Searcher], expected: dict[str, Any]
+) -> None:
+    for folder, known in expected.items():
+        searcher = make_searcher(LANCEDB_PATH=DATABASES / folder)
+        for table in known["tables"]:
+            found = searcher.files(limit=200, offset=0, table=table["name"])
+            if table["pick"]["source"]:
+                assert sum(one.chunks for one in found.files) == table["rows"]
+
+
+def test_sources_of_a_table_that_names_none_are_counted_as_one(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    found = make_searcher(LANCEDB_PATH=make_table({"text": ["a", "b", "c"]})).files(limit=5, offset=0)
+    assert ([(one.source, one.chunks) for one in found.files], found.total, found.chunks) == ([("", 3)], 1, 3)
+
+
+def test_many_long_neighbours_and_wide_metadata_stay_below_the_cap_and_what_was_cut_is_told(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    texts = ["".join(chr(0x4E00 + (n * 7 + at) % 9000) for at in range(30_000)) for n in range(41)]
+    wide = {f"column {n}": ["漢" * 5000] * 41 for n in range(100)}
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": texts, "source": ["s"] * 41, **wide}))
+    parts: list[str] = []
+    offset = 0
+    while offset is not None:
+        text = lancelot.read_json(searcher.read(lancelot.ReadRequest("row:20", before=20, after=20, offset=offset)))
+        assert len(text.encode()) < 100_000
+        answer = json.loads(text)
+        assert len(answer["text"]) >= 5000 or "nextOffset" not in answer
+        assert [len(answer[side]) for side in ("before", "after")] == [20, 20]
+        assert all(len(one["text"]) > 100 for one in answer["before"] + answer["after"])
+        assert "metadata" in answer["note"].lower()
+        assert "read one whole by its id" in answer["note"]
+        parts.append(answer["text"])
+        offset = answer.get("nextOffset")
+    assert "".join(parts) == texts[20]
+
+
+def test_a_table_that_is_rewritten_while_an_id_is_looked_for_is_not_taken_for_a_missing_id(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=make_table({"id": ["a"], "text": ["a zebra"]}))
+    batches = lancelot.Scope.batches
+    failures = [lancelot.being_rewritten()]
+
+    def failing_once(*given: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return batches(*given, **options)
+
+    monkeypatch.setattr(lancelot.Scope, "batches", failing_once)
+    assert searcher.read(lancelot.ReadRequest("a")).chunk.text == "a zebra"
