@@ -166,18 +166,6 @@ def _left_out(key: str, value: object) -> bool:
     return isinstance(value, bytes) or key == "_node_content"
 
 
-def _json_safe_container(value: Mapping[Any, Any] | Sequence[Any], *, text_limit: int, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        return "…"
-    convert = functools.partial(json_safe, text_limit=text_limit, depth=depth)
-    if isinstance(value, Mapping):
-        return {
-            clean_surrogates(str(key)): convert(inner) for key, inner in value.items() if not _left_out(str(key), inner)
-        }
-    kept = [convert(inner) for inner in value[:MAX_LIST_ITEMS] if not isinstance(inner, bytes)]
-    return [*kept, f"… {len(value) - MAX_LIST_ITEMS} more"] if len(value) > MAX_LIST_ITEMS else kept
-
-
 def json_safe(value: object, *, text_limit: int = 300, depth: int = 0) -> Any:
     """Any value of a row as JSON can hold it.
 
@@ -193,6 +181,18 @@ def json_safe(value: object, *, text_limit: int = 300, depth: int = 0) -> Any:
     if isinstance(value, Mapping | list | tuple):
         return _json_safe_container(value, text_limit=text_limit, depth=depth + 1)
     return shorten(_scalar_text(value), text_limit)
+
+
+def _json_safe_container(value: Mapping[Any, Any] | Sequence[Any], *, text_limit: int, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        return "…"
+    convert = functools.partial(json_safe, text_limit=text_limit, depth=depth)
+    if isinstance(value, Mapping):
+        return {
+            clean_surrogates(str(key)): convert(inner) for key, inner in value.items() if not _left_out(str(key), inner)
+        }
+    kept = [convert(inner) for inner in value[:MAX_LIST_ITEMS] if not isinstance(inner, bytes)]
+    return [*kept, f"… {len(value) - MAX_LIST_ITEMS} more"] if len(value) > MAX_LIST_ITEMS else kept
 
 
 def parse_json_object(value: object) -> dict[str, Any] | None:
@@ -1614,7 +1614,7 @@ def _bad_filter(cause: str) -> LancelotError:
 
 def read_filter(value: Any) -> Mapping[str, Any] | None:
     """The conditions of a filter given as an object or as its JSON; None for none. LancelotError where it is neither."""
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, str):
         try:
@@ -1671,7 +1671,7 @@ def _dotted_names(schema: pa.Schema) -> str:
             names += [f"{field_.name}.{inner.name}" for inner in field_.type]
         elif field_.name in METADATA_NAMES and _is_string(field_.type):
             names += [field_.name, f"{field_.name}.KEY of its JSON"]
-        elif not _is_vector(field_.type):
+        elif not _is_vector(field_.type) and "`" not in field_.name:
             names.append(field_.name)
     return listed(names, limit=60)
 
@@ -1718,7 +1718,8 @@ def _text_condition(column: Column, operator: str, operand: Any) -> str:
     if operator == "contains" and len(text) > MAX_TERM:
         raise _wrong_value(column, operator, operand, f"text of at most {MAX_TERM:,} characters")
     if operator == "contains":
-        return f"regexp_like(lower({column.sql}), {quote_text(fold_pattern(fold(text), lowered=True))})"
+        # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
+        return f"regexp_count(lower({column.sql}), {quote_text(fold_pattern(fold(text), lowered=True))}) > 0"
     signs = {"eq": "=", "ne": "<>", **COMPARISONS}
     return f"{column.sql} {signs[operator]} {quote_text(text)}"
 
@@ -1750,18 +1751,21 @@ def _float_literal(kind: pa.DataType, number: float) -> str:
     return f"arrow_cast({number!r}, '{name}')"
 
 
+LARGEST_FLOATS = {"halffloat": 65504.0, "float": 3.4028234663852886e38, "double": math.inf}
+
+
 def _float_condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
-    """Comparisons are made in 64 bits; equality in the column's own precision, so that 0.1 finds 0.1."""
+    """Comparisons are made in the column's own precision, so that 0.1 finds 0.1 and is not more than itself."""
     if operator == "contains":
         raise _wrong_operator(column, operator, "eq, ne, gt, gte, lt, lte, in and exists")
     number = _read_float(operand)
     if number is None:
         raise _wrong_value(column, operator, operand, "a number")
-    if operator in COMPARISONS:
-        wide = column.sql if str(kind) == "double" else f"arrow_cast({column.sql}, 'Float64')"
-        return f"{wide} {COMPARISONS[operator]} {number!r} AND NOT isnan({column.sql})"
-    sign = "=" if operator == "eq" else "<>"
-    return f"{column.sql} {sign} {_float_literal(kind, number)} AND NOT isnan({column.sql})"
+    sign = {"eq": "=", "ne": "<>", **COMPARISONS}[operator]
+    if abs(number) <= LARGEST_FLOATS[str(kind)]:
+        return f"{column.sql} {sign} {_float_literal(kind, number)} AND NOT isnan({column.sql})"
+    # A number that the column cannot hold would become infinity, which the column may hold.
+    return f"arrow_cast({column.sql}, 'Float64') {sign} {number!r} AND NOT isnan({column.sql})"
 
 
 def _read_ticks(column: Column, ticks: Ticks, operator: str, operand: Any) -> Fraction:
@@ -1785,7 +1789,12 @@ def _integer_ticks(kind: Any) -> Ticks:
 
     bits = kind.bit_width - 1 if kinds.is_signed_integer(kind) else kind.bit_width
     low = -(2**bits) if kinds.is_signed_integer(kind) else 0
-    return Ticks(low, 2**bits - 1, _read_fraction, str, "a number")
+
+    def literal(ticks: int) -> str:
+        # The engine reads the sign apart, and the least number has no positive.
+        return f"arrow_cast('{ticks}', 'Int64')" if ticks == _INT64[0] else str(ticks)
+
+    return Ticks(low, 2**bits - 1, _read_fraction, literal, "a number")
 
 
 def _decimal_ticks(kind: Any) -> Ticks:
@@ -1988,6 +1997,9 @@ def _selection(column: Column) -> dict[str, str]:
 
 def _json_value(text: Any, keys: Sequence[str]) -> Any:
     value: Any = parse_json_object(text)
+    whole = ".".join(keys)
+    if isinstance(value, Mapping) and whole in value:
+        return value[whole]
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
@@ -2010,8 +2022,8 @@ def _meets(value: Any, operator: str, operand: Any) -> bool:
     if operator == "exists" or not _is_there(value):
         return operator == "exists" and operand == _is_there(value)
     if operator == "contains":
-        inside = isinstance(value, str) and isinstance(operand, str) and fold(operand) in fold(value)
-        return inside or (isinstance(value, list) and any(_same(one, operand) for one in value))
+        inside = isinstance(value, str) and isinstance(operand, str) and re.search(fold_pattern(fold(operand)), value)
+        return bool(inside) or (isinstance(value, list) and any(_same(one, operand) for one in value))
     if operator in ("eq", "ne", "in"):
         wanted = operand if operator == "in" else [operand]
         return any(_same(value, one) for one in wanted) != (operator == "ne")
@@ -2384,7 +2396,7 @@ def _content_words(query: str) -> str:
 
 
 def _full_text_query(query: str, indexes: Sequence[Index], text_column: str) -> Any:
-    """One SHOULD per indexed column for the words, the text_column column at full weight; a phrase MUST be in one of them."""
+    """One SHOULD per indexed column for the words, the text column at full weight; a phrase MUST be in one of them."""
     from lancedb import query as queries
 
     build: Any = queries
@@ -2653,9 +2665,6 @@ def _status_reason(status: int, model: str) -> str:
     return reasons.get(status, f"failed with HTTP {status}")
 
 
-MAX_FLOAT32 = 3.4028234663852886e38
-
-
 def _read_vector(answer: Any, place: int) -> tuple[float, ...] | None:
     """A vector in an answer of the form {"data": [{"index": 0, "embedding": [...]}]}; None where it is none of numbers."""
     try:
@@ -2664,7 +2673,12 @@ def _read_vector(answer: Any, place: int) -> tuple[float, ...] | None:
         vector = tuple(float(number) for number in numbers if not isinstance(number, bool | str))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         return None
-    sound = vector and len(vector) == len(numbers) and all(abs(one) <= MAX_FLOAT32 for one in vector) and any(vector)
+    sound = (
+        vector
+        and len(vector) == len(numbers)
+        and all(abs(one) <= LARGEST_FLOATS["float"] for one in vector)
+        and any(vector)
+    )
     return vector if sound else None
 
 
@@ -3056,10 +3070,11 @@ def _overview_rank(source: str, title: str) -> int:
     return next((rank for rank, name in enumerate(_OVERVIEW_NAMES) if name in words), len(_OVERVIEW_NAMES))
 
 
-def _phrase_notes(query: str, *, by_position: bool) -> tuple[str, ...]:
+def _phrase_notes(query: str, layout: TableLayout, *, by_position: bool) -> tuple[str, ...]:
     if by_position or not quoted_phrases(query):
         return ()
-    return ("The quoted phrase was searched as words, since no index keeps positions.",)
+    kept = any(index.details.get("with_position") for index in layout.indexes if index.is_full_text)
+    return (f"The quoted phrase was searched as words{'' if kept else ', since no index keeps positions'}.",)
 
 
 def _dropped_notes(terms: Terms) -> tuple[str, ...]:
@@ -3166,8 +3181,10 @@ class Searcher:
         if indexes:
             try:
                 ranking = rank_full_text(scope, query, indexes)
-                if ranking.rows:
-                    return _Found(ranking, "fts", notes + _phrase_notes(query, by_position=keeps_positions(indexes)))
+                if ranking.rows or (quoted_phrases(query) and keeps_positions(indexes)):
+                    return _Found(
+                        ranking, "fts", notes + _phrase_notes(query, scope.layout, by_position=keeps_positions(indexes))
+                    )
                 reason = "the full-text index found nothing"
             except LancelotError as error:
                 if error.stale:
@@ -3176,7 +3193,7 @@ class Searcher:
         terms = read_terms(query)
         scan = scan_terms(scope, terms).ranking(by_share=False)
         told = (f"BM25 ran over the texts themselves, since {reason}.",) if reason and scan.rows else ()
-        notes += _phrase_notes(query, by_position=False) + told + _dropped_notes(terms)
+        notes += _phrase_notes(query, scope.layout, by_position=False) + told + _dropped_notes(terms)
         return _Found(scan, "fts", notes)
 
     def _embedded(self, request: SearchRequest, scope: Scope) -> _Found:
@@ -3470,6 +3487,8 @@ def _empty_hint(page: Page) -> str:
         return f"Offset {page.request.offset} is past the last of {total_words(page)} hits that can be paged to."
     if page.ran == "vector":
         return f"No row{filtered} has a vector to compare with."
+    if page.ran == "fts" and not page.notes and (phrases := quoted_phrases(page.request.query)):
+        return f"No row{filtered} holds the phrase {shorten(' and '.join(phrases), 300)}. Leave the quotes out for its words."
     words = shorten(listed(page.terms.counted), 500)
     return f"No row{filtered} holds any of these words: {words}. Try other or shorter words."
 
@@ -4109,9 +4128,9 @@ TOOLS = (
             Parameter(
                 "searchType",
                 "string",
-                "hybrid joins meaning and words and is the best where embeddings are available; fts ranks whole words "
-                "by BM25, with stemming where the table has an index; text matches words as case-insensitive "
-                "substrings, so it finds names, codes and parts of words; vector compares meaning alone; auto uses "
+                "hybrid joins meaning and words and is the best where embeddings are available; fts ranks by BM25: "
+                "whole words, stemmed, where the table has an index, parts of words too where it has none; text matches "
+                "words as case-insensitive substrings, so it finds names, codes and parts of words; vector compares meaning alone; auto uses "
                 "vector when embeddings are available and text otherwise. With vector and hybrid, +term adds and -term "
                 'subtracts a meaning, as in: pricing +recent -draft, or -"first draft".',
                 choices=SEARCH_TYPES,

@@ -357,3 +357,60 @@ def test_an_element_of_a_list_of_floats_is_found_in_the_precision_of_the_list(tm
     table = lancedb.connect(tmp_path / "db").create_table("t", pa.table(columns))
     for column in columns:
         assert [chosen(table, {column: {"contains": number}}) for number in (0.1, "0.2", 0.3)] == [[0], [1], []]
+
+
+BACKSLASHES = ["b\\", "b%", "D:\\", "x\\.y", "x.y", "back\\slash", "b\\'c", "b'c", "two\\\\in", "50%", "x1", "x\\1"]
+
+
+@pytest.mark.parametrize("value", ["\\", "b\\", "D:\\", "\\.", "\\1", "b\\'", "\\\\", "%", "b%", "k\\s"])
+def test_a_back_slash_in_a_value_is_a_back_slash(make_table: Callable[..., Path], value: str) -> None:
+    import lancedb
+
+    table = lancedb.connect(make_table({"v": BACKSLASHES})).open_table("documents")
+    assert chosen(table, {"v": {"contains": value}}) == [n for n, one in enumerate(BACKSLASHES) if value in one]
+
+
+def test_short_floats_are_compared_in_their_own_precision(make_table: Callable[..., Path]) -> None:
+    import lancedb
+    import pyarrow as pa
+
+    values = [0.1, 0.3, 4.2, math.inf, -math.inf, math.nan, None]
+    columns = {"f": pa.array(values, pa.float32()), "h": pa.array(values, pa.float16())}
+    table = lancedb.connect(make_table(columns)).open_table("documents")
+    for column in columns:
+        assert chosen(table, {column: 0.1}) == [0]
+        assert chosen(table, {column: {"lte": 0.1}}) == [0, 4]
+        assert chosen(table, {column: {"gt": 0.1}}) == [1, 2, 3]
+        assert chosen(table, {column: {"gte": 0.3, "lte": 0.3}}) == [1]
+        assert chosen(table, {column: {"lte": 1e300}}) == [0, 1, 2, 4]
+        assert chosen(table, {column: {"gt": 1e300}}) == [3]
+        assert chosen(table, {column: 1e300}) == []
+
+
+def test_the_least_integer_can_be_compared_with(make_table: Callable[..., Path]) -> None:
+    import lancedb
+    import pyarrow as pa
+
+    table = lancedb.connect(make_table({"n": pa.array([-(2**63), 0, 2**63 - 1], pa.int64())})).open_table("documents")
+    assert chosen(table, {"n": -(2**63)}) == [0]
+    assert chosen(table, {"n": {"gt": -(2**63)}}) == [1, 2]
+    assert chosen(table, {"n": [-(2**63), 2**63 - 1]}) == [0, 2]
+
+
+def test_keys_with_dots_inside_json_are_reached(make_table: Callable[..., Path]) -> None:
+    import lancedb
+
+    rows = ['{"a.b": 1}', '{"a": {"b": 1}}', '{"a": {"b": 2}}']
+    table = lancedb.connect(make_table({"js": rows})).open_table("documents")
+    assert chosen(table, {"js.a.b": 1}) == [0, 1]
+
+
+def test_a_blank_filter_is_none_and_a_name_that_cannot_be_quoted_is_not_offered(
+    make_table: Callable[..., Path],
+) -> None:
+    import lancedb
+
+    assert lancelot.read_filter("  ") is None
+    table = lancedb.connect(make_table({"sel`ect": [1], "n": [1]})).open_table("documents")
+    with pytest.raises(lancelot.LancelotError, match=r"The columns are n\.$"):
+        chosen(table, {"sel`ect": 1})

@@ -108,6 +108,16 @@ def test_a_quoted_phrase_must_stand_together_where_the_index_keeps_positions(
     assert (texts(page), page.notes) == ([TEXTS[6]], ())
 
 
+def test_a_phrase_that_no_text_holds_finds_nothing_where_the_index_keeps_positions(
+    make_table: Callable[..., Path], make_searcher: Callable[..., Any]
+) -> None:
+    folder = make_table({"text": TEXTS})
+    index(folder, with_position=True)
+    page = found(make_searcher(LANCEDB_PATH=folder), '"zen garden of"')
+    assert (page.hits, page.total, page.notes) == ((), 0, ())
+    assert "holds the phrase zen garden of" in json.loads(lancelot.search_json(page))["hint"]
+
+
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_quoted_phrase_is_words_with_a_note_where_no_index_keeps_positions(
     make_table: Callable[..., Path], make_searcher: Callable[..., Any], *, indexed: bool
