@@ -1037,6 +1037,13 @@ def _json_of(text: str) -> dict[str, Any] | None:
     return parse_json_object(text)
 
 
+def _value_at(value: Any, keys: Sequence[str]) -> Any:
+    """The value that these keys lead to, one level each, None where a level is missing."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 @dataclass(frozen=True)
 class Column:
     """Where a value of a row stands: a column, fields of its struct, then keys of the JSON that it holds."""
@@ -1056,14 +1063,10 @@ class Column:
 
     def value(self, row: Mapping[str, Any]) -> Any:
         """The column's value in a row, None where a level is missing."""
-        value: Any = row
-        for part in self.path:
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if self.keys:
-            value = _json_of(value) if isinstance(value, str) else None
-        for key in self.keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
+        value = _value_at(row, self.path)
+        if not self.keys:
+            return value
+        return _value_at(_json_of(value), self.keys) if isinstance(value, str) else None
 
 
 def quote_text(text: str) -> str:
@@ -2000,9 +2003,7 @@ def _json_value(text: Any, keys: Sequence[str]) -> Any:
     whole = ".".join(keys)
     if isinstance(value, Mapping) and whole in value:
         return value[whole]
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+    return _value_at(value, keys)
 
 
 def _is_there(value: Any) -> bool:
@@ -2225,16 +2226,16 @@ def scan_terms(scope: Scope, terms: Terms) -> Scan:
     return Scan(shares, runs, _bm25(counts[:, :counted], lengths, rows, characters / max(1, rows)), numbers)
 
 
-def vector_metric(table: Any, column: str) -> str:
+def vector_metric(scope: Scope, column: str) -> str:
     """The distance of the column's vector index, else cosine, which the known writers' models are made for.
 
     Cosine also leaves out all-zero vectors, which rows without an embedding hold.
     """
+    index = next((index for index in scope.layout.indexes if index.columns == (column,)), None)
+    if index is None:
+        return "cosine"
     with engine_errors("read the indexes"):
-        for index in table.list_indices():
-            if _indexed_columns(index) == (column,):
-                return str(getattr(table.index_stats(index.name), "distance_type", None) or "cosine").lower()
-    return "cosine"
+        return str(getattr(scope.table.index_stats(index.name), "distance_type", None) or "cosine").lower()
 
 
 def _to_value(scalar: Any) -> Any:
@@ -2327,7 +2328,7 @@ def _to_depth(first: Callable[[int], list[tuple[float, int]]], depth: int) -> tu
 
 def rank_vector(scope: Scope, vector: Sequence[float], *, column: str) -> Ranking:
     """Ranks rows with text by the distance of their vectors, up to VECTOR_DEPTH deep; ties by row."""
-    metric = vector_metric(scope.table, column)
+    metric = vector_metric(scope, column)
 
     def first(where: str | None, limit: int) -> list[tuple[float, int]]:
         with engine_errors("search the vectors"):
@@ -4725,15 +4726,19 @@ def _searcher(session: Session) -> Searcher:
     return Searcher(session.settings)
 
 
+def _print_answer(session: Session, *, as_json: Callable[[], str], as_lines: Callable[[], str]) -> None:
+    if session.arguments.json:
+        say_json(as_json())
+    else:
+        say(as_lines())
+
+
 def command_search(session: Session) -> int:
     """`search`: one page for a person, or the tool's JSON."""
     tool = cast("Tool", find_tool("lancedb_search"))
     arguments = _tool_arguments(tool, session)
     page = _searcher(session).search(search_request(tool.read_arguments(arguments, session.settings)))
-    if session.arguments.json:
-        say_json(search_json(page))
-    else:
-        say(search_lines(page))
+    _print_answer(session, as_json=lambda: search_json(page), as_lines=lambda: search_lines(page))
     return 0
 
 
@@ -4743,10 +4748,7 @@ def command_query(session: Session) -> int:
     settings = session.settings
     arguments = tool.read_arguments(_tool_arguments(tool, session), settings)
     block = tool.answer(_searcher(session), arguments)
-    if session.arguments.json:
-        say_json(compact_json({"context": block}))
-    else:
-        say(block.rstrip("\n"))
+    _print_answer(session, as_json=lambda: compact_json({"context": block}), as_lines=lambda: block.rstrip("\n"))
     return 0
 
 
@@ -4755,10 +4757,7 @@ def command_read(session: Session) -> int:
     tool = cast("Tool", find_tool("lancedb_read"))
     request = ReadRequest(**tool.read_arguments(_tool_arguments(tool, session), session.settings))
     context = _searcher(session).read(request)
-    if session.arguments.json:
-        say_json(read_json(context))
-    else:
-        say(read_lines(context))
+    _print_answer(session, as_json=lambda: read_json(context), as_lines=lambda: read_lines(context))
     return 0
 
 
@@ -4766,29 +4765,28 @@ def command_files(session: Session) -> int:
     """`files`: the sources of a table, or the tool's JSON."""
     tool = cast("Tool", find_tool("lancedb_files"))
     answer = tool.answer(_searcher(session), tool.read_arguments(_tool_arguments(tool, session), session.settings))
-    if session.arguments.json:
-        say_json(answer)
-    else:
-        say(files_lines(json.loads(answer)))
+    _print_answer(session, as_json=lambda: answer, as_lines=lambda: files_lines(json.loads(answer)))
     return 0
 
 
 def command_status(session: Session) -> int:
     """`status`: what there is to search; exit code 1 where the folder cannot be read."""
     status = Searcher(session.settings).status()
-    if session.arguments.json:
-        say_json(status_json(status, verbose=session.arguments.verbose))
-    else:
-        say(status_lines(status))
+    _print_answer(
+        session,
+        as_json=lambda: status_json(status, verbose=session.arguments.verbose),
+        as_lines=lambda: status_lines(status),
+    )
     return 1 if status.problem else 0
 
 
 def command_version(session: Session) -> int:
     """`version`: the version, or the tool's JSON."""
-    if session.arguments.json:
-        say_json(answer_version(Searcher(session.settings), {}))
-    else:
-        say(f"{PROGRAM} {__version__}")
+    _print_answer(
+        session,
+        as_json=lambda: answer_version(Searcher(session.settings), {}),
+        as_lines=lambda: f"{PROGRAM} {__version__}",
+    )
     return 0
 
 
