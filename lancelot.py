@@ -12,8 +12,8 @@ Embedder      text to vectors through an OpenAI-compatible endpoint
 Search        one request to one page: which search runs, fallbacks, ranking, context selection
 Formatter     pages to JSON and Markdown, snippets
 Indexer       the only section that writes to a database
+Health        the checks behind `doctor` and the status
 Tools         the MCP server: schemas, calls, streams, process life
-Health        what the status says of folder, tables, embeddings and settings
 Clients       what other programs need to start the server, and where they keep their folders
 Command line  one function a command
 """
@@ -36,6 +36,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import signal
 import stat
 import sys
@@ -87,6 +88,7 @@ class LancelotError(Exception):
     def __init__(self, cause: str, remedy: str = "", *, stale: bool = False) -> None:
         super().__init__(f"{cause} {remedy}".strip())
         self.cause = cause
+        self.remedy = remedy
         self.stale = stale
 
 
@@ -1357,7 +1359,7 @@ def _kind_at(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
     return kind
 
 
-def _named_text(schema: pa.Schema, name: str) -> Column:
+def find_text_column(schema: pa.Schema, name: str) -> Column:
     """The text column that was named, `payload.text` for a struct's field."""
     path = (name,) if name in schema.names else tuple(name.split("."))
     kind = _kind_at(schema, path)
@@ -1474,7 +1476,7 @@ def find_layout(
     chosen, problem = _choose_vector(schema, vectors, named=vector, embedding_length=embedding_length)
     if vectors and "_distance" in schema.names:
         vectors, chosen, problem = {}, None, "its column _distance hides the engine's own distances"
-    text_column = _named_text(schema, text) if text else _find_text(table, schema)
+    text_column = find_text_column(schema, text) if text else _find_text(table, schema)
     return TableLayout(
         table=table.name,
         rows=table.count_rows(),
@@ -2954,6 +2956,37 @@ class FilePage:
     chunks: int
 
 
+CheckStatus = Literal["ok", "warning", "failed"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at or tried: how it stands, a sentence on it and, where it is not well, the remedy.
+
+    `refused` marks a key that was not taken, which no later try will change.
+    """
+
+    name: str
+    status: CheckStatus
+    message: str
+    remedy: str = ""
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a table holds: its chunks, its sources and the chunks by file type; None where they were not counted.
+
+    `left_out` says why they were not.
+    """
+
+    table: str
+    chunks: int
+    files: int | None = None
+    file_types: Mapping[str, int] | None = None
+    left_out: str = ""
+
+
 @dataclass(frozen=True)
 class Status:
     """What there is to search, and what is wrong: the folder's tables, the embeddings, the settings."""
@@ -2967,6 +3000,8 @@ class Status:
     unreadable: Mapping[str, str]
     default_table: str | None
     default_problem: str = ""
+    stats: Stats | None = None
+    checks: tuple[Check, ...] = ()
 
     def search_types(self, layout: TableLayout) -> list[SearchType]:
         """The searches that work on a table as things stand, the best one first."""
@@ -3082,6 +3117,11 @@ def _dropped_notes(terms: Terms) -> tuple[str, ...]:
     return (f"Only the first {MAX_TERMS} different words of the query were counted.",) if terms.dropped else ()
 
 
+STATUS_SECONDS = 45.0
+MAX_COUNTED_ROWS = 100_000
+"""About a second of counting on two cores."""
+
+
 class Searcher:
     """Answers requests over one folder with one embedder."""
 
@@ -3117,10 +3157,14 @@ class Searcher:
         unreadable: dict[str, str] = {}
         problem, default, default_problem = "", None, ""
         try:
-            layouts, unreadable = self.store.layouts()
-            default, default_problem = self._default_table()
+            # A disk or an object store that does not answer must not keep the answer back.
+            layouts, unreadable, default, default_problem = bounded(
+                self._read_folder, seconds=STATUS_SECONDS, name="reading the folder"
+            )
         except LancelotError as error:
             problem = str(error)
+        except TimeoutError:
+            problem = f"The folder was not read within {STATUS_SECONDS:g} s. See whether its disk or server answers."
         embedder = self.embedder
         return Status(
             settings=self.settings,
@@ -3133,6 +3177,29 @@ class Searcher:
             default_table=default,
             default_problem=default_problem,
         )
+
+    def stats(self, table: str) -> Stats:
+        """What a table holds; of more than MAX_COUNTED_ROWS rows only how many, since every row would be read."""
+        return _again_if_stale(lambda: self._stats(table))
+
+    def _stats(self, name: str) -> Stats:
+        table = self.store.open(name)
+        layout = self.store.layout(table)
+        if layout.rows > MAX_COUNTED_ROWS:
+            large = f"Files and file types are not counted over more than {MAX_COUNTED_ROWS:,} rows; lancedb_files lists them."
+            return Stats(name, layout.rows, left_out=large)
+        sources = [found for found in list_sources(Scope(table, layout, None, self._documents(layout))) if found.source]
+        types: Counter[str] = Counter()
+        for found in sources:
+            types[found.file_type] += found.chunks
+        types.pop("", None)
+        return Stats(name, layout.rows, len(sources), dict(types.most_common()))
+
+    def _read_folder(self) -> tuple[list[TableLayout], dict[str, str], str | None, str]:
+        """The readable tables, why each other is not, and the table of a call that names none or why there is none."""
+        layouts, unreadable = self.store.layouts()
+        default, default_problem = self._default_table()
+        return layouts, unreadable, default, default_problem
 
     def _default_table(self) -> tuple[str | None, str]:
         """The table of a call that names none, or why LANCEDB_TABLE does not name one."""
@@ -3386,6 +3453,7 @@ class Searcher:
 
 
 MAX_ANSWER_BYTES = 100_000
+MOST_FILE_TYPES = 50
 SNIPPET_WIDTH = 300
 SNIPPET_MATCHES = 400
 SCORE_MEANINGS: Mapping[RanSearch, str] = {
@@ -3799,13 +3867,45 @@ def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict
     return {name: value for name, value in shown.items() if value not in (None, "", [], {})}
 
 
+def _stats_object(status: Status) -> dict[str, Any]:
+    """The statistics of the default table: {} where there is none, the commonest file types where there are many."""
+    stats, path = status.stats, status.settings.path
+    if stats is None:
+        return {}
+    types = stats.file_types
+    shown = {
+        "table": stats.table,
+        "folder": path and shorten(clean_surrogates(_without_password(path)), 1000),
+        "totalFiles": stats.files,
+        "totalChunks": stats.chunks,
+        "fileTypes": None if types is None else dict(itertools.islice(types.items(), MOST_FILE_TYPES)),
+        "note": shorten(stats.left_out, 300) or None,
+    }
+    if types and len(types) > MOST_FILE_TYPES:
+        shown["note"] = f"Only the {MOST_FILE_TYPES} commonest of {len(types)} file types are shown."
+    return {"stats": {name: value for name, value in shown.items() if value is not None}}
+
+
+def check_object(check: Check) -> dict[str, str]:
+    """One check as it stands in JSON."""
+    shown = {"name": check.name, "status": check.status, "message": check.message, "remedy": check.remedy}
+    return {name: text for name, text in shown.items() if text}
+
+
 def status_json(status: Status, *, verbose: bool) -> str:
-    """The status as compact JSON below MAX_ANSWER_BYTES."""
+    """The status as compact JSON below MAX_ANSWER_BYTES: tables are left out first, then lines on the health."""
     tables = [_table_object(status, layout, verbose=verbose) for layout in status.tables]
-    answer = _status_object(status) | {"tables": tables}
+    health = [check_object(check) for check in status.checks]
+    answer = _status_object(status) | _stats_object(status) | {"health": health, "tables": tables}
     while tables and len(compact_json(answer).encode()) >= MAX_ANSWER_BYTES:
         tables = tables[: len(tables) * 3 // 4]
         answer |= {"tables": tables, "note": f"Only {len(tables)} of {len(status.tables)} tables are shown."}
+    while health and len(compact_json(answer).encode()) >= MAX_ANSWER_BYTES:
+        health = health[: len(health) * 3 // 4]
+        answer |= {
+            "health": health,
+            "note": "Not all tables and lines on the health are shown; `doctor` tells the rest.",
+        }
     return compact_json(answer)
 
 
@@ -3847,6 +3947,27 @@ def files_lines(answer: Mapping[str, Any]) -> str:
     return "\n".join(lines if answer["files"] else [*lines, answer["hint"]])
 
 
+def check_lines(check: Check) -> str:
+    """One check for a person at a terminal, its remedy on a line of its own."""
+    remedy = f"\n{'':21}{check.remedy}" if check.remedy else ""
+    return f"{check.status:8} {check.name:11} {check.message}{remedy}"
+
+
+def verdict(checks: Sequence[Check]) -> str:
+    """How many checks failed or warn, and which: `all well`, or such as `1 failed (folder), 2 warnings (key, tables)`."""
+    failed = [check.name for check in checks if check.status == "failed"]
+    warned = [check.name for check in checks if check.status == "warning"]
+    told = [f"{len(failed)} failed ({listed(dict.fromkeys(failed))})"] if failed else []
+    told += [f"{plural(len(warned), 'warning')} ({listed(dict.fromkeys(warned))})"] if warned else []
+    return ", ".join(told) or "all well"
+
+
+def _stats_line(stats: Stats) -> str:
+    types = ", ".join(f"{kind} {count:,}" for kind, count in itertools.islice((stats.file_types or {}).items(), 8))
+    files = "" if stats.files is None else f" of {plural(stats.files, 'source')}"
+    return f"contents:    {stats.table}, {plural(stats.chunks, 'chunk')}{files}{f'; {types}' if types else ''}"
+
+
 def status_lines(status: Status) -> str:
     """The status for a person at a terminal."""
     report = json.loads(status_json(status, verbose=False))
@@ -3864,6 +3985,8 @@ def status_lines(status: Status) -> str:
         lines.append(f"table:       {table['name']}, {plural(table['rows'], 'row')}; searches: {searches}")
         lines += [f"             {table['note']}"] if "note" in table else []
     lines += [f"unreadable:  {name}: {reason}" for name, reason in status.unreadable.items()]
+    lines += [_stats_line(status.stats)] if status.stats else []
+    lines += [f"health:      {verdict(status.checks)}; `doctor` says more"] if status.checks else []
     return "\n".join(lines)
 
 
@@ -3883,6 +4006,380 @@ def write_demo(folder: Path, rows: Sequence[Mapping[str, str]]) -> None:
     import pyarrow as pa
 
     lancedb.connect(folder).create_table(DEMO_TABLE, pa.Table.from_pylist([dict(row) for row in rows]))
+
+
+# ======================================================================================================================
+# Health
+# ======================================================================================================================
+# What stands in the way of a search, one line each: settings, folder, tables, columns, indexes, key, disk, platform and
+# what a server answers. CHECKS lists the checks once; `examine` runs them: it never raises, each check is bounded in
+# time, and no password within an address leaves it. The status runs those that neither ask a server nor may wait.
+
+
+CHECK_SECONDS = 5.0
+LIVE_SECONDS = 60.0
+STATS_SECONDS = 5.0
+MOST_LINES = 20
+"""Lines of one check; of a folder with more tables the worst are told."""
+
+LARGE_TABLE = 100_000
+LOW_SPACE = 10**9
+NO_SPACE = 10**8
+
+
+@dataclass(frozen=True)
+class Examination:
+    """A check as CHECKS lists it: its name, what makes lines out of a status, and the seconds that this may take.
+
+    `live` marks one that asks a server or may wait for a person: it is for `doctor` alone.
+    """
+
+    name: str
+    run: Callable[[Status], Iterable[Check]]
+    seconds: float = CHECK_SECONDS
+    live: bool = False
+
+
+def _setting_check(settings: Settings, problem: str) -> Check:
+    name = next((setting.name for setting in SETTINGS if problem.startswith(f"{setting.name} ")), "")
+    if name in settings.refused:
+        return Check("settings", "failed", problem, f"Correct {name}, or unset it.")
+    if name == "LANCEDB_PATH":
+        return Check("settings", "warning", problem, "Set LANCEDB_PATH to an absolute path.")
+    if name:
+        return Check("settings", "warning", problem, f"Set {name} in the environment alone.")
+    return Check("settings", "warning", problem, "Run `lancelot init`, which writes the file anew.")
+
+
+def check_settings(status: Status) -> list[Check]:
+    """A line for each setting that was not understood or is not where it should be."""
+    settings = status.settings
+    named = [setting.name for setting in SETTINGS if settings.is_set(setting.name)]
+    well = Check("settings", "ok", f"Set: {listed(named)}." if named else "None is set: the defaults hold.")
+    return [_setting_check(settings, problem) for problem in settings.problems] or [well]
+
+
+def _folder_error(path: str | None) -> LancelotError | None:
+    try:
+        check_folder(path)
+    except LancelotError as error:
+        return error
+    return None
+
+
+def check_database_folder(status: Status) -> list[Check]:
+    """Whether the folder is there, is the one that holds the tables, and may be read."""
+    path = status.settings.path
+    error = _folder_error(path)
+    if error:
+        return [Check("folder", "failed", error.cause, error.remedy)]
+    if not is_address(str(path)) and not os.access(str(path), os.R_OK | os.X_OK):
+        return [
+            Check("folder", "failed", f"{path} may not be read by this user.", "Give this user the right to read it.")
+        ]
+    return [Check("folder", "ok", str(path))]
+
+
+def _tables_there(status: Status) -> Check:
+    count = plural(len(status.tables), "table")
+    if not status.tables and not status.unreadable:
+        return Check(
+            "tables",
+            "warning",
+            "The folder holds no tables.",
+            "Check LANCEDB_PATH, or write a table first: tables are folders that end in .lance.",
+        )
+    default = f"; a call that names none gets {status.default_table}" if status.default_table else ""
+    return Check("tables", "ok", f"{count} can be read{default}.")
+
+
+def check_tables(status: Status) -> list[Check]:
+    """How many tables can be read, and each that cannot; nothing where the folder is already at fault."""
+    if status.problem:
+        at_fault = _folder_error(status.settings.path) is not None
+        return (
+            []
+            if at_fault
+            else [Check("tables", "failed", status.problem, "Check the folder or address and its files.")]
+        )
+    lines = [
+        Check("tables", "failed", f"{name}: {reason}", "Restore the table, or write it again.")
+        for name, reason in status.unreadable.items()
+    ]
+    if status.default_problem:
+        lines.append(Check("tables", "failed", status.default_problem, "Set LANCEDB_TABLE to a table that is there."))
+    return [_tables_there(status), *lines]
+
+
+def _named_columns(status: Status) -> list[Check]:
+    """Failed lines for columns that settings name and the default table does not have."""
+    settings = status.settings
+    layout = next((one for one in status.tables if one.table == status.default_table), None)
+    lines: list[Check] = []
+    if layout and settings.is_set("LANCEDB_TEXT_COLUMN"):
+        try:
+            find_text_column(layout.schema, settings.text_column)
+        except LancelotError as error:
+            remedy = f"Correct LANCEDB_TEXT_COLUMN, or unset it. {error.remedy}"
+            lines.append(Check("columns", "failed", f"{layout.table}: {error.cause}", remedy))
+    if layout and settings.is_set("LANCEDB_VECTOR_COLUMN") and settings.vector_column not in layout.vectors:
+        told = f"{layout.table}: {settings.vector_column} is no column of vectors."
+        remedy = f"Correct LANCEDB_VECTOR_COLUMN, or unset it. Columns of vectors are {listed(layout.vectors)}."
+        lines.append(Check("columns", "failed", told, remedy))
+    return lines
+
+
+def _columns_of(status: Status, layout: TableLayout) -> Check:
+    note = status.table_note(layout)
+    if layout.text is None:
+        remedy = "Set LANCEDB_TEXT_COLUMN where one holds text; `lancelot status --json --verbose` lists them."
+        return Check("columns", "warning", f"{layout.table}: {note}.", remedy)
+    if note and layout.vectors and status.embeddings:
+        remedy = "Set EMBEDDING_MODEL to the model that made the table."
+        named = "Set LANCEDB_VECTOR_COLUMN to the column of that model's vectors."
+        return Check("columns", "warning", f"{layout.table}: {note}.", remedy if layout.vector else named)
+    held = listed(f"{name} ({length})" for name, length in layout.vectors.items())
+    vectors = f"vectors in {held}" if layout.vectors else layout.vector_problem
+    return Check("columns", "ok", f"{layout.table}: text in {layout.text.name}, {vectors}.")
+
+
+def check_columns(status: Status) -> list[Check]:
+    """Which columns of each table are read as text and vectors, and what keeps a table from being searched."""
+    return [*_named_columns(status), *(_columns_of(status, layout) for layout in status.tables)]
+
+
+def _indexes_of(layout: TableLayout) -> list[Check]:
+    lines = [
+        Check(
+            "indexes",
+            "warning",
+            f"{layout.table}: the index {index.name} does not cover {plural(index.uncovered, 'row')} of {layout.rows:,}.",
+            "Index the table again, or let the program that writes it call optimize().",
+        )
+        for index in layout.indexes
+        if index.uncovered
+    ]
+    indexed = any(index.is_full_text for index in layout.indexes)
+    if layout.text and not indexed and layout.rows > LARGE_TABLE:
+        told = f"{layout.table} has {layout.rows:,} rows and no full-text index: searches by words read them all."
+        remedy = "Let the program that writes it make a full-text index of its text."
+        lines.append(Check("indexes", "warning", told, remedy))
+    return lines
+
+
+def check_indexes(status: Status) -> list[Check]:
+    """Whether the indexes cover every row, and whether a table that is large has one for its text."""
+    indexed = sum(any(index.is_full_text for index in layout.indexes) for layout in status.tables)
+    told = f"{indexed} of {plural(len(status.tables), 'table')} have a full-text index, and no index misses a row."
+    lines = [line for layout in status.tables for line in _indexes_of(layout)]
+    return lines or ([Check("indexes", "ok", told)] if status.tables else [])
+
+
+def _wrong_lengths(length: int, layouts: Iterable[TableLayout]) -> list[Check]:
+    lines: list[Check] = []
+    for layout in layouts:
+        held = sorted(set(layout.vectors.values()))
+        if held and length not in held:
+            sizes = listed(map(str, held))
+            told = f"The vectors of {layout.table} have length {sizes}, not {length}: {models_of_length(held[0])}."
+            lines.append(Check("embeddings", "warning", told, "Set EMBEDDING_MODEL to the model that made the table."))
+    return lines
+
+
+def check_embeddings(status: Status) -> list[Check]:
+    """Embeds one word for real and compares the vector's length with each table's."""
+    settings = status.settings
+    if "OPENAI_BASE_URL" in settings.refused:
+        return [Check("embeddings", "failed", status.why_no_embeddings, "Correct OPENAI_BASE_URL, or unset it.")]
+    if not status.embeddings:
+        told = "No key and no endpoint: searches are by words, and nothing leaves this machine."
+        return [Check("embeddings", "ok", told)]
+    try:
+        length = len(Embedder(settings, key=lambda _: status.key).embed(["lancelot"])[0])
+    except LancelotError as error:
+        refused = "refused the API key" in str(error) or "cannot be given this API key" in str(error)
+        remedy = "Store another key with `lancelot init`." if refused else "Check OPENAI_BASE_URL and EMBEDDING_MODEL."
+        return [Check("embeddings", "failed", str(error), remedy, refused=refused)]
+    told = f"{host_of(settings.endpoint)} embeds with {settings.embedding_model}: length {length}."
+    return [Check("embeddings", "ok", told), *_wrong_lengths(length, status.tables)]
+
+
+def _open_to_others(path: Path) -> Check | None:
+    """A warning where others than its owner may read or write a file; None where not, or where there is no file."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return None
+    if os.name == "nt" or not mode & 0o077:
+        return None
+    return Check("key", "warning", f"Others may use {path} (mode {mode:04o}).", f"Run: chmod 600 {path}")
+
+
+def _is_unread(reason: str) -> bool:
+    """Whether a place was there and could not be read, so that it may hold a key."""
+    return any(words in reason for words in ("locked", "did not answer", "credential file", "key file"))
+
+
+def check_key(status: Status) -> list[Check]:
+    """Where the key is, what could not be read, and whether the files that protect it are closed to others."""
+    settings, lookup = status.settings, status.key
+    host = host_of(settings.endpoint)
+    told = f"The key for {host} is from the {lookup.place}." if lookup.place else f"No key for {host} is there."
+    unread = [reason for reason in lookup.reasons if _is_unread(reason)]
+    neutral = [reason for reason in lookup.reasons if reason not in unread]
+    files = (credentials_file(settings.config_dir), key_file(settings.config_dir))
+    return [
+        Check("key", "ok", " ".join([told, *neutral])),
+        *(Check("key", "warning", why, "Unlock or repair it, or set OPENAI_API_KEY.") for why in unread),
+        *filter(None, map(_open_to_others, files)),
+    ]
+
+
+def check_keychain(status: Status) -> list[Check]:
+    """Whether the system keychain answers, where the search for a key did not come that far."""
+    if status.key.place != "environment":
+        return []
+    try:
+        keychain_read(host_of(status.settings.endpoint))
+    except LancelotError as error:
+        if _is_unread(error.cause):
+            return [Check("keychain", "warning", error.cause, error.remedy or "Unlock it, or keep the key elsewhere.")]
+        return [Check("keychain", "ok", f"{error.cause} `lancelot init` keeps a key in an encrypted file instead.")]
+    return [Check("keychain", "ok", "The system keychain answers.")]
+
+
+def _is_read_only(folder: Path) -> bool:
+    return hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
+def _space_at(folder: Path, what: str) -> Check:
+    try:
+        free = shutil.disk_usage(folder).free
+        if free < LOW_SPACE and _is_read_only(folder):
+            return Check("disk space", "ok", f"The disk of {what} is read-only.")
+    except OSError as error:
+        told = f"The free space at {folder} cannot be asked for ({reason_of(error)})."
+        return Check("disk space", "warning", told, "Check the disk.")
+    told = f"{free / 10**9:.1f} GB free on the disk of {what}."
+    if free >= LOW_SPACE:
+        return Check("disk space", "ok", told)
+    return Check("disk space", "failed" if free < NO_SPACE else "warning", told, f"Free space at {folder}.")
+
+
+def check_disk(status: Status) -> list[Check]:
+    """The free space where the database is and where the program was unpacked."""
+    path = status.settings.path
+    lines = [_space_at(Path(__file__).resolve().parent, "the program")]
+    if path is None or is_address(path) or _folder_error(path):
+        return lines
+    return [_space_at(Path(path), "the database"), *lines]
+
+
+def _c_library() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, OSError, ValueError):
+        return ""
+
+
+def check_platform(_status: Status) -> list[Check]:
+    """The Python, the machine, the C library, and whether the program is the archive or a module."""
+    kind = "archive" if zipfile.is_zipfile(sys.argv[0]) else "module"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    parts = [f"Lancelot {__version__} as {kind}", python, f"{platform.system()} {platform.machine()}", _c_library()]
+    return [Check("platform", "ok", f"{', '.join(filter(None, parts))}.")]
+
+
+CHECKS = (
+    Examination("platform", check_platform),
+    Examination("settings", check_settings),
+    Examination("folder", check_database_folder),
+    Examination("tables", check_tables),
+    Examination("columns", check_columns),
+    Examination("indexes", check_indexes),
+    Examination("disk space", check_disk),
+    Examination("key", check_key),
+    Examination("keychain", check_keychain, live=True),
+    Examination("embeddings", check_embeddings, seconds=LIVE_SECONDS, live=True),
+)
+
+
+def _lines_of(examination: Examination, status: Status) -> list[Check]:
+    """What a check says; a failed line where it takes too long or fails itself. This is the edge around a check."""
+    name, limit = examination.name, examination.seconds
+    try:
+        return bounded(lambda: list(examination.run(status)), seconds=limit, name=f"the check {name}")
+    except TimeoutError:
+        return [Check(name, "failed", f"This took longer than {limit:g} s.", "See whether disk and servers answer.")]
+    except LancelotError as error:
+        return [Check(name, "failed", error.cause, error.remedy)]
+    except Exception:
+        logger.exception("the check %s failed: this is a defect of Lancelot", name)
+        told = "This check failed by a defect of Lancelot."
+        return [Check(name, "failed", told, "The log on standard error says more.")]
+
+
+def _worst(lines: list[Check]) -> list[Check]:
+    """At most MOST_LINES of a check's lines, the worst first, and how many are left out."""
+    if len(lines) <= MOST_LINES:
+        return lines
+    ranks: tuple[CheckStatus, ...] = ("failed", "warning", "ok")
+    ranked = sorted(lines, key=lambda line: ranks.index(line.status))
+    rest = ranked[MOST_LINES:]
+    return [*ranked[:MOST_LINES], replace(rest[0], message=f"{plural(len(rest), 'more line')} are left out.")]
+
+
+def _cleaned(text: str) -> str:
+    return shorten(one_line(_without_password(text)), 400)
+
+
+def examine(status: Status, examinations: Iterable[Examination]) -> Iterator[Check]:
+    """The lines of each check as they come, cleaned for a reader. It never raises."""
+    for examination in examinations:
+        for line in _worst(_lines_of(examination, status)):
+            yield replace(line, message=_cleaned(line.message), remedy=_cleaned(line.remedy))
+
+
+def read_status(searcher: Searcher) -> Status:
+    """The status without statistics and checks; where reading it fails by a defect, one that says so."""
+    try:
+        return searcher.status()
+    except Exception:
+        logger.exception("reading the folder failed: this is a defect of Lancelot")
+    told = "The folder could not be read, by a defect of Lancelot. The log on standard error says more."
+    return Status(
+        settings=searcher.settings,
+        key=KeyLookup(None),
+        embeddings=False,
+        why_no_embeddings="",
+        problem=told,
+        tables=(),
+        unreadable={},
+        default_table=None,
+    )
+
+
+def _read_stats(searcher: Searcher, status: Status) -> Stats | None:
+    """What the default table holds; None where there is none that can be read. This is an edge as around a check."""
+    layout = next((one for one in status.tables if one.table == status.default_table), None)
+    if layout is None:
+        return None
+    try:
+        return bounded(lambda: searcher.stats(layout.table), seconds=STATS_SECONDS, name="counting the sources")
+    except TimeoutError:
+        return Stats(layout.table, layout.rows, left_out=f"Counting took longer than {STATS_SECONDS:g} s.")
+    except LancelotError as error:
+        return Stats(layout.table, layout.rows, left_out=error.cause)
+    except Exception:
+        logger.exception("counting the sources failed: this is a defect of Lancelot")
+        return Stats(layout.table, layout.rows, left_out="Counting failed by a defect of Lancelot.")
+
+
+def examined_status(searcher: Searcher) -> Status:
+    """The status with the statistics of the default table and the lines of every check that is not live."""
+    status = read_status(searcher)
+    checks = examine(status, (examination for examination in CHECKS if not examination.live))
+    return replace(status, stats=_read_stats(searcher, status), checks=tuple(checks))
 
 
 # ======================================================================================================================
@@ -4093,7 +4590,7 @@ def answer_files(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
 
 def answer_status(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
     """The reply of `lancedb_status`: JSON, whatever is broken."""
-    return status_json(searcher.status(), verbose=arguments["verbose"])
+    return status_json(examined_status(searcher), verbose=arguments["verbose"])
 
 
 def answer_version(searcher: Searcher, _arguments: Mapping[str, Any]) -> str:
@@ -4213,8 +4710,8 @@ TOOLS = (
         "lancedb_status",
         "Show folder, tables and embeddings",
         "Reports the connection, the tables with their rows, the columns chosen and why, the indexes, the searches that "
-        "work and the best one, whether embeddings are available, and settings that are wrong. Use it first, or when "
-        "a search fails.",
+        "work and the best one, the documents counted by file type, whether embeddings are available, and a health check of "
+        "folder, settings, key and disk. Use it first, or when a search fails.",
         (
             Parameter(
                 "verbose", "boolean", "Include the column names and types of each table, for filters.", default=False
@@ -4544,49 +5041,6 @@ def serve(settings: Settings, wire: Wire) -> NoReturn:
 
 
 # ======================================================================================================================
-# Health
-# ======================================================================================================================
-# Checks made for a person: whether an endpoint really embeds, and whether its vectors fit the folder's tables. Each
-# gives a line to read and whether it is well; none raises.
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was tried: whether it is well, and a line that says so or names the remedy.
-
-    `refused` marks a key that was not taken, which no later try will change.
-    """
-
-    well: bool
-    line: str
-    refused: bool = False
-
-
-def check_embeddings(searcher: Searcher, layouts: Sequence[TableLayout]) -> list[Check]:
-    """Embeds one word for real and compares the vector's length with each table's."""
-    settings = searcher.settings
-    if not searcher.embedder.available:
-        return [
-            Check(well=True, line="No key and no endpoint: searches are text only, and nothing leaves this machine.")
-        ]
-    try:
-        length = len(searcher.embedder.embed(["lancelot"])[0])
-    except LancelotError as error:
-        refused = "refused the API key" in str(error) or "cannot be given this API key" in str(error)
-        return [Check(well=False, line=str(error), refused=refused)]
-    checks = [
-        Check(well=True, line=f"{host_of(settings.endpoint)} embeds with {settings.embedding_model}: length {length}.")
-    ]
-    for layout in layouts:
-        held = sorted(set(layout.vectors.values()))
-        if held and length not in held:
-            sizes = listed(map(str, held))
-            line = f"The vectors of {layout.table} have length {sizes}, not {length}: {models_of_length(held[0])}."
-            checks.append(Check(well=False, line=line))
-    return checks
-
-
-# ======================================================================================================================
 # Clients
 # ======================================================================================================================
 # What other programs need to start the server, and where they keep a folder that it can read. Commands are absolute,
@@ -4771,7 +5225,7 @@ def command_files(session: Session) -> int:
 
 def command_status(session: Session) -> int:
     """`status`: what there is to search; exit code 1 where the folder cannot be read."""
-    status = Searcher(session.settings).status()
+    status = examined_status(Searcher(session.settings))
     _print_answer(
         session,
         as_json=lambda: status_json(status, verbose=session.arguments.verbose),
@@ -4788,6 +5242,81 @@ def command_version(session: Session) -> int:
         as_lines=lambda: f"{PROGRAM} {__version__}",
     )
     return 0
+
+
+# --- doctor
+
+
+SERVER_SECONDS = STATUS_SECONDS + 15
+"""What the session with the server may take: its status waits for a folder that does not answer."""
+
+ENDING_SECONDS = 10.0
+"""What the client may take, beyond its time, to end a server that does not answer."""
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The error itself, or the first one within groups of errors, whose own text says nothing."""
+    within = getattr(error, "exceptions", None)
+    return _innermost(within[0]) if within else error
+
+
+async def _ask_server(command: Sequence[str], environ: Mapping[str, str], log: TextIO) -> int:
+    """Starts a server as a client does and asks it for its tools and its status; returns how many tools it has."""
+    import anyio
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    program, *arguments = command
+    server = StdioServerParameters(command=program, args=arguments, env=dict(environ))
+    with anyio.fail_after(SERVER_SECONDS):
+        async with Client(stdio_client(server, errlog=log)) as client:
+            tools = (await client.list_tools()).tools
+            result = await client.call_tool("lancedb_status", {})
+    if result.is_error:
+        raise LancelotError("The server's lancedb_status failed.", "Its log says more.")
+    return len(tools)
+
+
+def _server_environment(session: Session) -> dict[str, str]:
+    """The environment of this command with the options of its command line, and a log of errors alone."""
+    options = {"LANCEDB_PATH": session.arguments.path, "LANCEDB_TABLE": session.arguments.table}
+    given = {name: value for name, value in options.items() if value}
+    return {**session.environ, **given, "LANCELOT_LOG_LEVEL": "error"}
+
+
+def check_server(session: Session) -> list[Check]:
+    """A round trip through a server: this very program, started and asked by an MCP client, and how long it took."""
+    import anyio
+
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        try:
+            tools = anyio.run(_ask_server, session.command, _server_environment(session), log)
+        except Exception as error:  # noqa: BLE001 - whatever keeps a server from answering is the finding
+            log.seek(0)
+            last = one_line((log.read().strip().splitlines() or [""])[-1])
+            cause = _innermost(error)
+            why = last or ("no answer in time" if isinstance(cause, TimeoutError) else reason_of(cause))
+            told = f"The server did not answer within {time.monotonic() - started:.1f} s: {why}."
+            return [Check("server", "failed", told, f"Run by hand: {' '.join(session.command)}")]
+    told = f"initialize, tools/list ({plural(tools, 'tool')}) and lancedb_status: {time.monotonic() - started:.1f} s."
+    return [Check("server", "ok", told)]
+
+
+def command_doctor(session: Session) -> int:
+    """`doctor`: every check, a line each as it comes; exit code 1 where one failed."""
+    as_json = session.arguments.json
+    server = Examination("server", lambda _status: check_server(session), SERVER_SECONDS + ENDING_SECONDS, live=True)
+    checks: list[Check] = []
+    for check in examine(read_status(Searcher(session.settings)), (*CHECKS, server)):
+        checks.append(check)
+        if not as_json:
+            say(check_lines(check))
+    if as_json:
+        say_json(compact_json({"lancelot": __version__, "health": [check_object(check) for check in checks]}))
+    else:
+        say(f"\n{verdict(checks)}")
+    return 1 if any(check.status == "failed" for check in checks) else 0
 
 
 # --- demo
@@ -4928,10 +5457,6 @@ def _report_folder(settings: Settings, *, must_work: bool) -> None:
         say("warning: there is nothing to search in it yet; a LanceDB folder holds folders that end in .lance.")
 
 
-def _layouts_of(settings: Settings) -> list[TableLayout]:
-    return Store(settings.path).layouts()[0]
-
-
 def _store_answers(settings: Settings, values: Mapping[str, str], key: str, *, interactive: bool) -> None:
     try:
         path = store_settings(settings.config_dir, values)
@@ -4998,9 +5523,9 @@ def command_init(session: Session) -> int:
     key = _ask_key(session, interactive=interactive)
     trial = _trial_settings(session, values, key)
     _report_folder(trial, must_work=True)
-    checks = check_embeddings(Searcher(trial), _layouts_of(trial))
+    checks = check_embeddings(read_status(Searcher(trial)))
     for check in checks:
-        say(f"{'ok:     ' if check.well else 'warning:'} {check.line}")
+        say(f"{'ok:     ' if check.status == 'ok' else 'warning:'} {check.message}")
     if key and any(check.refused for check in checks) and find_key(replace(trial, api_key=None)).key:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""
@@ -5019,6 +5544,7 @@ COMMANDS: Mapping[str, Callable[[Session], int]] = {
     "read": command_read,
     "files": command_files,
     "status": command_status,
+    "doctor": command_doctor,
     "version": command_version,
     "demo": command_demo,
 }
@@ -5096,11 +5622,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_tool_options(files, cast("Tool", find_tool("lancedb_files")), {"fileType": "--type"})
     status = commands.add_parser("status", help="folder, tables, embeddings, settings that are wrong")
     status.add_argument("--verbose", action="store_true", help="with --json, the columns of each table too")
+    doctor = commands.add_parser("doctor", help="check everything, also the embeddings and a session with the server")
+    doctor.add_argument("--table", help="the table of calls that name none (LANCEDB_TABLE)")
     version = commands.add_parser("version", help="the version; with --json the protocol and what is enabled")
     commands.add_parser("demo", help="make a small folder, serve it, and show what a client sees")
-    for command in (search, query, read, files, status):
+    for command in (search, query, read, files, status, doctor):
         command.add_argument("--path", help="the LanceDB folder (LANCEDB_PATH)")
-    for command in (search, query, read, files, status, version):
+    for command in (search, query, read, files, status, doctor, version):
         command.add_argument("--json", action="store_true", help="print what the tool answers, for programs")
     return parser
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import keyring
+import keyring.backends.fail
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -21,6 +26,8 @@ import lancelot
 TESTS = Path(__file__).parent
 DATABASES = TESTS / "databases"
 PROJECT = TESTS.parent
+PROGRAM = str(PROJECT / "lancelot.py")
+NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
 FOLDERS = ("anythingllm", "langchain", "langchain-json", "lancedb-0.14", "no-vector")
 FOREIGN_VARIABLES = ("STORAGE_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "SHIV_ROOT")
 
@@ -124,3 +131,38 @@ def child_environment(**variables: str) -> dict[str, str]:
     """A bare environment for a child process, with the test's empty home."""
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME", "SYSTEMROOT") if name in os.environ}
     return kept | variables
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, run in this process."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs a command in this process, with no terminal and no keychain: `run("search", "words", given="input")`."""
+    ring = keyring.backends.fail.Keyring()
+    monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
+    monkeypatch.setattr(sys, "argv", [PROGRAM])
+    monkeypatch.setenv("RUST_LOG", "error")
+    handlers = logging.getLogger().handlers[:]
+
+    def run_command(*words: str, given: str = "") -> Ended:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+        try:
+            code = lancelot.main(words)
+        except SystemExit as error:
+            code = cast("int", error.code)
+        logging.getLogger().handlers[:] = handlers
+        told = capsys.readouterr()
+        return Ended(code, told.out, told.err)
+
+    yield run_command
+    logging.getLogger().handlers[:] = handlers

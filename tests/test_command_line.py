@@ -3,67 +3,27 @@
 import ast
 import io
 import json
-import logging
 import os
 import re
 import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-import keyring
-import keyring.backends.fail
 import pytest
-from conftest import DATABASES, PROJECT, child_environment
+from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, PROJECT, Ended, Run, child_environment
 
 import lancelot
 
-PROGRAM = str(PROJECT / "lancelot.py")
-NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
 LIMIT = 60
 FOLDER = str(DATABASES / "anythingllm")
 SMALL = str(DATABASES / "no-vector")
 QUERY = "hästarna stallet smörgåsen"
 WORLD = ("--path", FOLDER, "--table", "world-notes")
 posix = pytest.mark.skipif(os.name == "nt", reason="pipes and terminals are those of POSIX")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended, run in this process."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """Runs a command in this process, without a keychain: `run("search", "words", …)`."""
-    ring = keyring.backends.fail.Keyring()
-    monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
-    monkeypatch.setattr(sys, "argv", [PROGRAM])
-    monkeypatch.setenv("RUST_LOG", "error")
-    handlers = logging.getLogger().handlers[:]
-
-    def run_command(*words: str) -> Ended:
-        try:
-            code = lancelot.main(words)
-        except SystemExit as error:
-            code = cast("int", error.code)
-        logging.getLogger().handlers[:] = handlers
-        told = capsys.readouterr()
-        return Ended(code, told.out, told.err)
-
-    yield run_command
-    logging.getLogger().handlers[:] = handlers
 
 
 def start(*words: str, environ: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
@@ -230,8 +190,9 @@ def test_status_for_a_person_and_for_programs(run: Run, make_searcher: Callable[
     for words, verbose in ((), False), (("--verbose",), True):
         answer = answer_of("lancedb_status", {"verbose": verbose}, FOLDER, make_searcher)
         told = run("status", "--path", FOLDER, "--json", *words)
-        assert json.loads(told.out)["tables"] == json.loads(answer)["tables"]
-        assert ("columns" in told.out) == verbose
+        tables = json.loads(told.out)["tables"]
+        assert tables == json.loads(answer)["tables"]
+        assert [("columns" in table) for table in tables] == [verbose] * 2
 
 
 def test_status_of_a_folder_that_cannot_be_read_ends_with_1_and_is_still_json(run: Run, tmp_path: Path) -> None:

@@ -302,9 +302,9 @@ def test_user_and_password_of_the_server_are_in_no_answer(
     searcher = make_searcher(
         LANCEDB_PATH=folder_copy("no-vector"), OPENAI_BASE_URL="http://alice:hunter2@127.0.0.1:1/v1"
     )
-    status = searcher.status()
+    status = lancelot.examined_status(searcher)
     shown = lancelot.status_json(status, verbose=True) + lancelot.status_lines(status)
-    shown += "".join(check.line for check in lancelot.check_embeddings(searcher, status.tables))
+    shown += "".join(map(lancelot.check_lines, lancelot.examine(status, lancelot.CHECKS)))
     assert "127.0.0.1:1" in shown
     assert "hunter2" not in shown
     assert "alice" not in shown

@@ -489,10 +489,10 @@ def test_a_key_that_no_server_can_be_given_is_told_and_not_shown(
     key: str, make_searcher: Callable[..., lancelot.Searcher], embedding_server: Callable[..., str]
 ) -> None:
     searcher = make_searcher(OPENAI_API_KEY=key, OPENAI_BASE_URL=embedding_server())
-    (check,) = lancelot.check_embeddings(searcher, [])
-    assert not check.well
-    assert "not one line of ASCII" in check.line
-    assert "sk-" not in check.line
+    (check,) = lancelot.check_embeddings(searcher.status())
+    assert (check.status, check.refused) == ("failed", True)
+    assert "not one line of ASCII" in check.message
+    assert "sk-" not in check.message + check.remedy
 
 
 # --- what the status says

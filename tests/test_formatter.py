@@ -359,10 +359,36 @@ def test_a_status_stays_below_its_cap_however_long_the_settings_are(
     long_settings = make_settings(
         LANCEDB_PATH="p" * 120_000, EMBEDDING_MODEL="m" * 120_000, LANCEDB_TABLE="t" * 120_000
     )
-    status = lancelot.Searcher(long_settings).status()
+    status = lancelot.examined_status(lancelot.Searcher(long_settings))
     written = status_json(status, verbose=True)
     assert len(written.encode()) < MAX_ANSWER_BYTES
     assert json.loads(written)["connected"] is False
+
+
+def test_a_status_stays_below_its_cap_however_much_the_checks_say(
+    make_settings: Callable[..., lancelot.Settings],
+) -> None:
+    checks = (lancelot.Check("tables", "failed", "\U0001f600" * 400, "\U0001f600" * 400),) * 170
+    tables = tuple(make_layout(f"table {number}") for number in range(50))
+    written = status_json(make_status(make_settings, tables=tables, checks=checks), verbose=True)
+    assert len(written.encode()) < MAX_ANSWER_BYTES
+    answer = json.loads(written)
+    assert 0 < len(answer["health"]) < 170
+    assert "Not all tables" in answer["note"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ("", "all well"),
+        ("ok", "all well"),
+        ("failed ok", "1 failed (failed)"),
+        ("warning warning failed", "1 failed (failed), 2 warnings (warning)"),
+    ],
+)
+def test_the_verdict_counts_what_is_not_well(kinds: str, said: str) -> None:
+    checks = [lancelot.Check(kind, kind, "") for kind in kinds.split()]  # type: ignore[arg-type]
+    assert lancelot.verdict(checks) == said
 
 
 # --- whole answers
@@ -404,17 +430,24 @@ def test_an_overview_reads_as_before(make_searcher: Callable[..., lancelot.Searc
     assert is_as_before(overview_block(overview, budget=2000), "overview.md")
 
 
+def without_this_machine(text: str, machine: Path) -> str:
+    """A status with what differs from machine to machine named instead: home folder, version, free space, platform."""
+    text = text.replace(str(machine), "HOME").replace(lancelot.__version__, "VERSION")
+    text = re.sub(r"\d+\.\d GB free", "N GB free", text)
+    return re.sub(r"(Lancelot VERSION as module, )[^\"\n]*", r"\1PLATFORM", text)
+
+
 def test_a_status_reads_as_before(make_settings: Callable[..., lancelot.Settings], machine: Path) -> None:
     folder = machine / "databases"
     folder.symlink_to(DATABASES)
-    made = make_settings(LANCEDB_PATH=folder / "anythingllm", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+    made = make_settings(
+        LANCEDB_PATH=folder / "anythingllm", LANCEDB_TABLE="world-notes", OPENAI_BASE_URL="http://127.0.0.1:9/v1"
+    )
     reasons = ("This machine offers no system keychain.",)
     embedder = lancelot.Embedder(made, key=lambda _: lancelot.KeyLookup(None, None, reasons))
-    status = lancelot.Searcher(made, embedder=embedder).status()
-    written = status_json(status, verbose=True).replace(str(machine), "HOME").replace(lancelot.__version__, "VERSION")
-    assert is_as_before(indented(written), "status.json")
-    for_people = lancelot.status_lines(status).replace(str(machine), "HOME").replace(lancelot.__version__, "VERSION")
-    assert is_as_before(for_people + "\n", "status.txt")
+    status = lancelot.examined_status(lancelot.Searcher(made, embedder=embedder))
+    assert is_as_before(without_this_machine(indented(status_json(status, verbose=True)), machine), "status.json")
+    assert is_as_before(without_this_machine(lancelot.status_lines(status) + "\n", machine), "status.txt")
 
 
 def test_a_page_for_people_reads_as_before(real_page: Callable[..., Page]) -> None:

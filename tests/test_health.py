@@ -1,77 +1,466 @@
-"""Whether an endpoint really embeds, and whether its vectors fit the tables: one line for each."""
+"""The checks: what each says of a folder, its tables, the settings, the key, the disk and an endpoint; none raises."""
 
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
+import lancedb
+import pyarrow as pa
 import pytest
-from conftest import DATABASES
+import wire
+from conftest import DATABASES, NO_KEYCHAIN, child_environment
+from lancedb.index import FTS
 
 import lancelot
+from lancelot import Check, Examination
 
 FOLDER = str(DATABASES / "anythingllm")
+MakeSearcher = Callable[..., lancelot.Searcher]
+posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no modes of this kind")
+
+
+def lines_of(searcher: lancelot.Searcher, name: str) -> list[tuple[str, str]]:
+    """How a check stands and what it says, line by line."""
+    found = [one for one in lancelot.CHECKS if one.name == name]
+    return [(line.status, line.message) for line in lancelot.examine(searcher.status(), found)]
+
+
+def unwell(searcher: lancelot.Searcher) -> list[Check]:
+    """The lines of the status that are not ok; every one of them has a remedy."""
+    bad = [line for line in lancelot.examined_status(searcher).checks if line.status != "ok"]
+    assert all(line.remedy for line in bad)
+    return bad
+
+
+def test_a_folder_that_is_well_has_a_line_for_everything_and_all_are_ok(make_searcher: MakeSearcher) -> None:
+    checks = lancelot.examined_status(make_searcher(LANCEDB_PATH=FOLDER)).checks
+    assert list(dict.fromkeys(line.name for line in checks)) == [
+        "platform",
+        "settings",
+        "folder",
+        "tables",
+        "columns",
+        "indexes",
+        "disk space",
+        "key",
+    ]
+    assert {line.status for line in checks} == {"ok"}
+
+
+# --- settings, folder, tables, columns, indexes
+
+
+def test_each_setting_that_is_wrong_has_its_own_line(make_searcher: MakeSearcher, config_dir: Path) -> None:
+    lancelot.store_settings(config_dir, {"LANCEDB_DEFAULT_LIMIT": "lots"})
+    bad = unwell(make_searcher(LANCEDB_PATH="db", LANCELOT_LOG_LEVEL="loud"))
+    settings = [(line.status, line.message.split()[0], line.remedy) for line in bad if line.name == "settings"]
+    assert settings == [
+        ("failed", "LANCEDB_DEFAULT_LIMIT", "Correct LANCEDB_DEFAULT_LIMIT, or unset it."),
+        ("failed", "LANCELOT_LOG_LEVEL", "Correct LANCELOT_LOG_LEVEL, or unset it."),
+        ("warning", "LANCEDB_PATH", "Set LANCEDB_PATH to an absolute path."),
+    ]
+
+
+def test_a_settings_file_that_cannot_be_used_is_a_warning(make_searcher: MakeSearcher, config_dir: Path) -> None:
+    config_dir.mkdir(parents=True)
+    file = lancelot.settings_file(config_dir)
+    file.write_text('{"OPENAI_API_KEY": "sk-secret"}')
+    (secret,) = unwell(make_searcher(LANCEDB_PATH=FOLDER))
+    assert (secret.status, secret.remedy) == ("warning", "Set OPENAI_API_KEY in the environment alone.")
+    assert "sk-secret" not in secret.message
+    file.write_text("[")
+    (broken,) = unwell(make_searcher(LANCEDB_PATH=FOLDER))
+    assert (broken.status, broken.name) == ("warning", "settings")
+    assert str(file) in broken.message
+
+
+def test_the_right_folder_is_the_remedy_for_one_above_or_below_it(
+    make_searcher: MakeSearcher, make_table: Callable[..., Path]
+) -> None:
+    folder = make_table({"text": ["a"]})
+    for wrong in (folder.parent, folder / "documents.lance"):
+        (line,) = unwell(make_searcher(LANCEDB_PATH=wrong))
+        assert (line.name, line.status, line.remedy) == ("folder", "failed", f"Set LANCEDB_PATH to {folder}.")
+
+
+@pytest.mark.parametrize("path", ["", "/no/such/folder"])
+def test_a_folder_that_is_not_there_is_one_failed_line(path: str, make_searcher: MakeSearcher) -> None:
+    (line,) = unwell(make_searcher(LANCEDB_PATH=path))
+    assert (line.name, line.status) == ("folder", "failed")
+
+
+def test_a_folder_that_this_user_may_not_read_is_failed(
+    make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert lines_of(make_searcher(LANCEDB_PATH=FOLDER), "folder") == [
+        ("failed", f"{FOLDER} may not be read by this user.")
+    ]
+
+
+def test_a_folder_without_tables_is_a_warning(make_searcher: MakeSearcher, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert [line.message for line in unwell(make_searcher(LANCEDB_PATH=tmp_path / "empty"))] == [
+        "The folder holds no tables."
+    ]
+
+
+def test_each_table_that_cannot_be_read_is_named(make_searcher: MakeSearcher, make_table: Callable[..., Path]) -> None:
+    folder = make_table({"text": ["a"]})
+    (folder / "broken.lance" / "_versions").mkdir(parents=True)
+    good, bad = lines_of(make_searcher(LANCEDB_PATH=folder), "tables")
+    assert good == ("ok", "1 table can be read; a call that names none gets documents.")
+    assert bad[0] == "failed"
+    assert bad[1].startswith("broken: ")
+
+
+def test_a_default_table_that_is_missing_is_failed(make_searcher: MakeSearcher) -> None:
+    (line,) = unwell(make_searcher(LANCEDB_PATH=FOLDER, LANCEDB_TABLE="nowhere"))
+    assert (line.name, line.status) == ("tables", "failed")
+    assert '"nowhere", which LANCEDB_TABLE names' in line.message
+
+
+def test_columns_are_told_table_by_table(make_searcher: MakeSearcher, make_table: Callable[..., Path]) -> None:
+    vectors = pa.array([[1.0, 0.0]], pa.list_(pa.float32(), 2))
+    make_table({"text": ["a"], "vector": vectors})
+    make_table({"text": ["a"]}, name="words")
+    folder = make_table({"path": ["/a.py"], "vector": vectors}, name="bare")
+    assert lines_of(make_searcher(LANCEDB_PATH=folder), "columns") == [
+        ("warning", "bare: vectors only: no column holds text, so it cannot be searched."),
+        ("ok", "documents: text in text, vectors in vector (2)."),
+        ("ok", "words: text in text, it has no vector column."),
+    ]
+
+
+def test_columns_that_settings_name_and_the_table_has_not_are_failed(make_searcher: MakeSearcher) -> None:
+    searcher = make_searcher(
+        LANCEDB_PATH=FOLDER, LANCEDB_TABLE="world-notes", LANCEDB_TEXT_COLUMN="body", LANCEDB_VECTOR_COLUMN="title"
+    )
+    text, vector = unwell(searcher)
+    assert (text.name, text.status, text.message) == ("columns", "failed", 'world-notes: There is no column "body".')
+    assert "LANCEDB_TEXT_COLUMN" in text.remedy
+    assert vector.message == "world-notes: title is no column of vectors."
+    assert vector.remedy.endswith("Columns of vectors are vector.")
+
+
+def test_vectors_of_another_model_are_a_warning(make_searcher: MakeSearcher) -> None:
+    searcher = make_searcher(
+        LANCEDB_PATH=FOLDER, OPENAI_BASE_URL="http://127.0.0.1:9/v1", EMBEDDING_MODEL="nomic-embed-text"
+    )
+    assert [(line.name, line.status) for line in unwell(searcher)] == [("columns", "warning")] * 2
+
+
+def test_rows_that_an_index_does_not_cover_are_a_warning(
+    make_searcher: MakeSearcher, make_table: Callable[..., Path]
+) -> None:
+    folder = make_table({"text": ["a", "b", "c"]})
+    table = lancedb.connect(folder).open_table("documents")
+    table.create_index("text", config=FTS())
+    assert lines_of(make_searcher(LANCEDB_PATH=folder), "indexes") == [
+        ("ok", "1 of 1 table have a full-text index, and no index misses a row.")
+    ]
+    table.add(pa.table({"text": ["d", "e"]}))
+    (line,) = unwell(make_searcher(LANCEDB_PATH=folder))
+    assert (line.name, line.status) == ("indexes", "warning")
+    assert line.message == "documents: the index text_idx does not cover 2 rows of 5."
+    assert "optimize()" in line.remedy
+
+
+def test_a_large_table_without_a_full_text_index_is_a_warning(
+    make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "LARGE_TABLE", 160)
+    (line,) = unwell(make_searcher(LANCEDB_PATH=FOLDER))
+    assert line.message == "world-notes has 177 rows and no full-text index: searches by words read them all."
+
+
+# --- key and disk
+
+
+@posix
+def test_files_of_the_key_that_others_may_read_are_a_warning(
+    make_settings: Callable[..., lancelot.Settings], config_dir: Path
+) -> None:
+    settings = make_settings(LANCEDB_PATH=DATABASES / "no-vector")
+    lancelot.file_write(settings, "api.openai.com", "sk-of-a-test")
+    place = "The key for api.openai.com is from the encrypted file."
+    assert lines_of(lancelot.Searcher(settings), "key")[0] == ("ok", place)
+    assert unwell(lancelot.Searcher(settings)) == []
+    path = lancelot.key_file(config_dir)
+    path.chmod(0o644)
+    (line,) = unwell(lancelot.Searcher(settings))
+    assert line == Check("key", "warning", f"Others may use {path} (mode 0644).", f"Run: chmod 600 {path}")
+
+
+def test_a_key_file_that_is_gone_is_a_warning(
+    make_settings: Callable[..., lancelot.Settings], config_dir: Path
+) -> None:
+    settings = make_settings(LANCEDB_PATH=DATABASES / "no-vector")
+    lancelot.file_write(settings, "api.openai.com", "sk-of-a-test")
+    lancelot.key_file(config_dir).unlink()
+    (line,) = unwell(lancelot.Searcher(settings))
+    assert (line.name, line.status) == ("key", "warning")
+    assert "cannot be read" in line.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [("The system keychain is locked.", "warning"), ("This machine offers no system keychain.", "ok")],
+)
+def test_the_keychain_is_tried_where_the_key_came_from_the_environment(
+    reason: str, status: str, make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=FOLDER, OPENAI_API_KEY="sk-of-a-test")
+
+    def refuse(_host: str) -> NoReturn:
+        raise lancelot.LancelotError(reason)
+
+    monkeypatch.setattr(lancelot, "keychain_read", refuse)
+    ((found, told),) = lines_of(searcher, "keychain")
+    assert (found, told.startswith(reason)) == (status, True)
+    monkeypatch.setattr(lancelot, "keychain_read", lambda _host: None)
+    assert lines_of(searcher, "keychain") == [("ok", "The system keychain answers.")]
+
+
+@pytest.mark.parametrize(
+    ("free", "status"), [(5 * 10**9, "ok"), (9 * 10**8, "warning"), (9 * 10**7, "failed"), (0, "failed")]
+)
+def test_little_free_space_is_a_warning_and_almost_none_is_failed(
+    free: int, status: str, make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free))
+    found = lines_of(make_searcher(LANCEDB_PATH=FOLDER), "disk space")
+    told = f"{free / 10**9:.1f} GB free on the disk of the"
+    assert found == [(status, f"{told} database."), (status, f"{told} program.")]
+
+
+@posix
+def test_a_read_only_disk_needs_no_free_space(make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=0))
+    monkeypatch.setattr(os, "statvfs", lambda _folder: SimpleNamespace(f_flag=os.ST_RDONLY))
+    assert {status for status, _ in lines_of(make_searcher(LANCEDB_PATH=FOLDER), "disk space")} == {"ok"}
+
+
+# --- checks that break, hang or say too much
+
+
+def break_down(_status: lancelot.Status) -> NoReturn:
+    message = "a cog fell out"
+    raise RuntimeError(message)
+
+
+def test_a_check_that_breaks_or_hangs_is_a_failed_line(
+    make_searcher: MakeSearcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = threading.Event()
+
+    def hang(_status: lancelot.Status) -> list[Check]:
+        released.wait(30)
+        return []
+
+    started = time.monotonic()
+    broken = (Examination("cogs", break_down), Examination("wheels", hang, seconds=0.05))
+    cogs, wheels = lancelot.examine(make_searcher().status(), broken)
+    released.set()
+    assert time.monotonic() - started < 20
+    assert (cogs.status, cogs.message) == ("failed", "This check failed by a defect of Lancelot.")
+    assert "a cog fell out" in caplog.text
+    assert (wheels.name, wheels.status, wheels.message) == ("wheels", "failed", "This took longer than 0.05 s.")
+
+
+def test_of_very_many_lines_the_worst_are_told_without_passwords_and_cut(make_searcher: MakeSearcher) -> None:
+    lines = [Check("many", "ok", f"line {number}") for number in range(100)]
+    lines[50] = Check("many", "failed", "at https://user:secret@host/ " + "x" * 9000, "do\nthis")
+    first, *rest = lancelot.examine(make_searcher().status(), [Examination("many", lambda _: lines)])
+    assert (first.status, first.remedy) == ("failed", "do this")
+    assert first.message.startswith("at https://host/ xxx")
+    assert len(first.message) == 400
+    assert (len(rest), rest[-1]) == (20, Check("many", "ok", "80 more lines are left out."))
+
+
+@pytest.mark.parametrize("broken", ["layouts", "table_names"])
+def test_a_status_is_given_whatever_breaks_within(
+    broken: str, make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fall_apart(*_: Any) -> NoReturn:
+        raise RuntimeError(broken)
+
+    monkeypatch.setattr(lancelot.Store, broken, fall_apart)
+    monkeypatch.setattr(lancelot, "check_folder", fall_apart)
+    monkeypatch.setattr("shutil.disk_usage", fall_apart)
+    answer = json.loads(
+        lancelot.status_json(lancelot.examined_status(make_searcher(LANCEDB_PATH=FOLDER)), verbose=True)
+    )
+    assert "by a defect of Lancelot" in answer["problem"]
+    assert {line["name"] for line in answer["health"] if line["status"] == "failed"} == {
+        "folder",
+        "tables",
+        "disk space",
+    }
+    assert "stats" not in answer
+
+
+def test_a_folder_that_does_not_answer_is_a_status_in_time(
+    make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(lancelot, "STATUS_SECONDS", 0.05)
+    monkeypatch.setattr(lancelot.Store, "layouts", lambda _store: released.wait(30))
+    status = lancelot.examined_status(make_searcher(LANCEDB_PATH=FOLDER))
+    released.set()
+    assert status.problem.startswith("The folder was not read within 0.05 s.")
+    assert [(line.name, line.status) for line in status.checks if line.status != "ok"] == [("tables", "failed")]
+
+
+# --- statistics
+
+
+def stats_of(searcher: lancelot.Searcher) -> dict[str, Any] | None:
+    answer = json.loads(lancelot.status_json(lancelot.examined_status(searcher), verbose=False))
+    found: dict[str, Any] | None = answer.get("stats")
+    return found
+
+
+def test_statistics_are_those_of_the_default_table(
+    make_searcher: MakeSearcher, make_table: Callable[..., Path]
+) -> None:
+    sources = ["a.py", "a.py", "b.md", "c.py", "", "d"]
+    folder = make_table({"text": list("abcdef"), "source": sources})
+    assert stats_of(make_searcher(LANCEDB_PATH=folder)) == {
+        "table": "documents",
+        "folder": str(folder),
+        "totalFiles": 4,
+        "totalChunks": 6,
+        "fileTypes": {".py": 3, ".md": 1},
+    }
+
+
+def test_there_are_no_statistics_without_a_default_table(make_searcher: MakeSearcher) -> None:
+    assert stats_of(make_searcher(LANCEDB_PATH=FOLDER)) is None
+    assert stats_of(make_searcher(LANCEDB_PATH=FOLDER, LANCEDB_TABLE="nowhere")) is None
+    assert stats_of(make_searcher()) is None
+
+
+def test_the_sources_of_a_very_large_table_are_not_counted(
+    make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "MAX_COUNTED_ROWS", 100)
+    monkeypatch.setattr(lancelot, "list_sources", None)
+    stats = stats_of(make_searcher(LANCEDB_PATH=FOLDER, LANCEDB_TABLE="world-notes")) or {}
+    assert {"totalFiles", "fileTypes"}.isdisjoint(stats)
+    assert stats["totalChunks"] == 177
+    assert "not counted over more than 100 rows" in stats["note"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), lancelot.LancelotError("It is gone."), TimeoutError()])
+def test_counting_that_fails_leaves_the_number_of_chunks(
+    error: Exception, make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_searcher: lancelot.Searcher, _table: str) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(lancelot.Searcher, "stats", fail)
+    stats = stats_of(make_searcher(LANCEDB_PATH=FOLDER, LANCEDB_TABLE="world-notes")) or {}
+    assert (stats["totalChunks"], bool(stats["note"])) == (177, True)
+
+
+def test_of_many_file_types_the_commonest_are_shown(
+    make_searcher: MakeSearcher, make_table: Callable[..., Path]
+) -> None:
+    sources = [f"{number}.t{number}" for number in range(60)] + ["x.t59"] * 2
+    stats = stats_of(make_searcher(LANCEDB_PATH=make_table({"text": ["a"] * 62, "source": sources}))) or {}
+    assert (len(stats["fileTypes"]), next(iter(stats["fileTypes"].items()))) == (50, (".t59", 3))
+    assert stats["note"] == "Only the 50 commonest of 60 file types are shown."
+
+
+def test_the_status_over_the_wire_holds_statistics_and_health() -> None:
+    variables = {"LANCEDB_PATH": FOLDER, "LANCEDB_TABLE": "world-notes", "LANCEDB_DEFAULT_LIMIT": "many"}
+    server = wire.Server(child_environment(**NO_KEYCHAIN, **variables))
+    try:
+        answer = json.loads(wire.text_of(server.ask(wire.call(1, "lancedb_status"))))
+        server.end()
+    finally:
+        server.stop()
+    assert answer["stats"]["totalChunks"] == 177
+    assert all({"name", "status", "message"} <= set(line) for line in answer["health"])
+    assert [line["remedy"] for line in answer["health"] if line["status"] == "failed"] == [
+        "Correct LANCEDB_DEFAULT_LIMIT, or unset it."
+    ]
+
+
+# --- embeddings: one real call
 
 
 @pytest.fixture
-def check(make_settings: Callable[..., lancelot.Settings]) -> Callable[..., list[lancelot.Check]]:
-    """The checks over a folder with these settings, a key given or not."""
+def check(make_settings: Callable[..., lancelot.Settings]) -> Callable[..., list[Check]]:
+    """The lines on embeddings over a folder with these settings, a key given or not."""
 
-    def run(folder: str = FOLDER, *, key: str | None = None, **variables: str) -> list[lancelot.Check]:
+    def run(folder: str = FOLDER, *, key: str | None = None, **variables: str) -> list[Check]:
         settings = make_settings(LANCEDB_PATH=folder, **variables)
         embedder = lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(key))
-        searcher = lancelot.Searcher(settings, embedder=embedder)
-        layouts: Sequence[lancelot.TableLayout] = searcher.store.layouts()[0]
-        return lancelot.check_embeddings(searcher, layouts)
+        return lancelot.check_embeddings(lancelot.Searcher(settings, embedder=embedder).status())
 
     return run
 
 
-Check = Callable[..., list[lancelot.Check]]
+RunCheck = Callable[..., Sequence[Check]]
 
 
-def test_without_key_and_endpoint_it_is_well_and_nothing_leaves_the_machine(check: Check) -> None:
-    (line,) = check()
-    assert line == lancelot.Check(
-        well=True, line="No key and no endpoint: searches are text only, and nothing leaves this machine."
-    )
+def test_without_key_and_endpoint_it_is_well_and_nothing_leaves_the_machine(check: RunCheck) -> None:
+    told = "No key and no endpoint: searches are by words, and nothing leaves this machine."
+    assert check() == [Check("embeddings", "ok", told)]
 
 
-def test_an_endpoint_that_fits_every_table_is_one_good_line(check: Check, embedding_server: Callable[..., str]) -> None:
+def test_an_address_that_is_none_is_not_taken_for_no_endpoint(check: RunCheck) -> None:
+    (line,) = check(OPENAI_BASE_URL="nonsense", key="sk-of-a-test")
+    assert (line.status, line.remedy) == ("failed", "Correct OPENAI_BASE_URL, or unset it.")
+
+
+def test_an_endpoint_that_fits_every_table_is_one_good_line(
+    check: RunCheck, embedding_server: Callable[..., str]
+) -> None:
     url = embedding_server("--require-key", "sk-right")
-    (line,) = check(OPENAI_BASE_URL=url, EMBEDDING_MODEL="tiny", key="sk-right")
-    assert line == lancelot.Check(well=True, line=f"{lancelot.host_of(url)} embeds with tiny: length 384.")
+    lines = check(OPENAI_BASE_URL=url, EMBEDDING_MODEL="tiny", key="sk-right")
+    assert lines == [Check("embeddings", "ok", f"{lancelot.host_of(url)} embeds with tiny: length 384.")]
 
 
 def test_every_table_of_another_length_has_its_line_with_fitting_models(
-    check: Check, embedding_server: Callable[..., str]
+    check: RunCheck, embedding_server: Callable[..., str]
 ) -> None:
     good, *bad = check(OPENAI_BASE_URL=embedding_server("--dimensions", "768"))
-    assert good.well
-    assert "length 768" in good.line
-    assert [(line.well, line.line.split(":")[0]) for line in bad] == [
-        (False, "The vectors of python-peps have length 384, not 768"),
-        (False, "The vectors of world-notes have length 384, not 768"),
+    assert good.status == "ok"
+    assert "length 768" in good.message
+    assert [(line.status, line.message.split(":")[0]) for line in bad] == [
+        ("warning", "The vectors of python-peps have length 384, not 768"),
+        ("warning", "The vectors of world-notes have length 384, not 768"),
     ]
-    assert all("all-MiniLM-L6-v2" in line.line for line in bad)
+    assert all("all-MiniLM-L6-v2" in line.message for line in bad)
 
 
-def test_a_table_without_vectors_needs_no_line(check: Check, embedding_server: Callable[..., str]) -> None:
-    assert [line.well for line in check(str(DATABASES / "no-vector"), OPENAI_BASE_URL=embedding_server())] == [True]
+def test_a_table_without_vectors_needs_no_line(check: RunCheck, embedding_server: Callable[..., str]) -> None:
+    assert [line.status for line in check(str(DATABASES / "no-vector"), OPENAI_BASE_URL=embedding_server())] == ["ok"]
 
 
 def test_a_table_with_one_vector_column_that_fits_is_well(
-    check: Check, embedding_server: Callable[..., str], make_table: Callable[..., Any]
+    check: RunCheck, embedding_server: Callable[..., str], make_table: Callable[..., Any]
 ) -> None:
-    import pyarrow as pa
-
     columns = {
         "text": ["a"],
         "small": pa.array([[1.0] * 384], pa.list_(pa.float32(), 384)),
         "large": pa.array([[1.0] * 768], pa.list_(pa.float32(), 768)),
     }
     folder = str(make_table(columns))
-    assert [line.well for line in check(folder, OPENAI_BASE_URL=embedding_server())] == [True]
+    assert [line.status for line in check(folder, OPENAI_BASE_URL=embedding_server())] == ["ok"]
     _, bad = check(folder, OPENAI_BASE_URL=embedding_server("--dimensions", "8"))
-    assert "have length 384, 768, not 8" in bad.line
+    assert "have length 384, 768, not 8" in bad.message
 
 
 @pytest.mark.parametrize(
@@ -86,15 +475,15 @@ def test_a_table_with_one_vector_column_that_fits_is_well(
     ],
 )
 def test_an_endpoint_that_fails_is_one_bad_line_without_the_key(
-    options: tuple[str, ...], said: str, check: Check, embedding_server: Callable[..., str]
+    options: tuple[str, ...], said: str, check: RunCheck, embedding_server: Callable[..., str]
 ) -> None:
     url = embedding_server(*options)
     limit = "0.3" if "--delay" in options else "15"
     (line,) = check(OPENAI_BASE_URL=url, LANCELOT_EMBEDDING_TIMEOUT=limit, key="sk-wrong-one")
-    assert not line.well
-    assert line.line.startswith(f"The embedding server at {lancelot.host_of(url)} ")
-    assert said in line.line
-    assert "sk-wrong-one" not in line.line
+    assert (line.status, line.refused) == ("failed", "401" in said)
+    assert line.message.startswith(f"The embedding server at {lancelot.host_of(url)} ")
+    assert said in line.message
+    assert "sk-wrong-one" not in line.message + line.remedy
 
 
 @pytest.mark.parametrize(
@@ -107,8 +496,14 @@ def test_an_endpoint_that_fails_is_one_bad_line_without_the_key(
         "http://user:pw@127.0.0.1:1",
     ],
 )
-def test_an_endpoint_that_is_not_there_is_one_bad_line(url: str, check: Check) -> None:
+def test_an_endpoint_that_is_not_there_is_one_bad_line(url: str, check: RunCheck) -> None:
     (line,) = check(OPENAI_BASE_URL=url)
-    assert not line.well
-    assert "cannot be" in line.line
-    assert "pw" not in line.line
+    assert line.status == "failed"
+    assert "cannot be" in line.message
+    assert "pw" not in line.message
+
+
+def test_a_check_that_is_not_ok_has_a_remedy_in_json_and_one_that_is_has_none() -> None:
+    well = Check("a", "ok", "b")
+    assert lancelot.check_object(well) == {"name": "a", "status": "ok", "message": "b"}
+    assert lancelot.check_object(replace(well, remedy="c"))["remedy"] == "c"

@@ -1,8 +1,7 @@
 """`init`: what it asks, tries, says and stores, by options and at a terminal."""
 
-import io
+import functools
 import json
-import logging
 import os
 import re
 import shlex
@@ -10,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +17,10 @@ import keyring
 import keyring.backends.fail
 import pytest
 import wire
-from conftest import DATABASES, PROJECT, child_environment
+from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, PROJECT, Ended, Run, child_environment
 
 import lancelot
 
-PROGRAM = str(PROJECT / "lancelot.py")
-NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
 KEY = "sk-test-0123456789abcdef"
 LIMIT = 60
 FOLDER = str(DATABASES / "anythingllm")
@@ -44,36 +40,13 @@ def run_program(*words: str, given: str = "", **variables: str) -> subprocess.Co
     )
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended, run in this process."""
-
-    code: int
-    out: str
-    err: str
-
-
 Init = Callable[..., Ended]
 
 
 @pytest.fixture
-def init(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Init]:
-    """Runs `init` in this process, with no terminal and no keychain: `init("--path", folder, given="input")`."""
-    ring = keyring.backends.fail.Keyring()
-    monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
-    monkeypatch.setattr(sys, "argv", [PROGRAM])
-    monkeypatch.setenv("RUST_LOG", "error")
-    handlers = logging.getLogger().handlers[:]
-
-    def run(*words: str, given: str = "") -> Ended:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-        code = lancelot.main(["init", *words])
-        logging.getLogger().handlers[:] = handlers
-        told = capsys.readouterr()
-        return Ended(code, told.out, told.err)
-
-    yield run
-    logging.getLogger().handlers[:] = handlers
+def init(run: Run) -> Init:
+    """Runs `init` in this process: `init("--path", folder, given="input")`."""
+    return functools.partial(run, "init")
 
 
 def stored(config_dir: Path) -> dict[str, str]:
@@ -211,7 +184,7 @@ def test_a_tilde_in_the_path_is_stored_as_the_home_folder(init: Init, config_dir
 def test_without_key_and_server_searches_are_said_to_be_text_only(init: Init, config_dir: Path) -> None:
     ended = init("--path", FOLDER, "--yes")
     assert ended.code == 0
-    assert "ok:      No key and no endpoint: searches are text only, and nothing leaves this machine." in ended.out
+    assert "ok:      No key and no endpoint: searches are by words, and nothing leaves this machine." in ended.out
     assert files_of(config_dir) == ["settings.json"]
 
 
@@ -284,15 +257,11 @@ def test_vectors_of_another_length_are_told_table_by_table(init: Init, embedding
 @pytest.mark.parametrize(
     "words", [("--api-key", KEY), (f"--api-key={KEY}",), ("--api-key-stdin", KEY), (f"--api-key-stdin={KEY}",), (KEY,)]
 )
-def test_a_key_is_not_taken_as_an_argument_and_not_repeated(
-    words: tuple[str, ...], init: Init, capsys: pytest.CaptureFixture[str], machine: Path
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        init("--path", FOLDER, "--yes", *words)
-    told = capsys.readouterr()
-    assert ended.value.code == 2
-    assert KEY not in told.out + told.err
-    assert "--api-key-stdin" in told.err
+def test_a_key_is_not_taken_as_an_argument_and_not_repeated(words: tuple[str, ...], init: Init, machine: Path) -> None:
+    ended = init("--path", FOLDER, "--yes", *words)
+    assert ended.code == 2
+    assert KEY not in ended.out + ended.err
+    assert "--api-key-stdin" in ended.err
     assert files_of(machine) == []
 
 

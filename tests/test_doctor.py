@@ -1,0 +1,189 @@
+"""`doctor`: every check on a line, a real session with the server among them, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+import pytest
+from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, Run, child_environment
+
+import lancelot
+
+FOLDER = str(DATABASES / "anythingllm")
+SMALL = str(DATABASES / "no-vector")
+NAMES = ["platform", "settings", "folder", "tables", "columns", "indexes", "disk space", "key", "embeddings", "server"]
+
+
+def said(out: str) -> dict[str, list[str]]:
+    """How the lines of each check stand, by the check's name."""
+    found: dict[str, list[str]] = {}
+    for status, name in re.findall(r"^(ok|warning|failed) +(.{11}) ", out, re.MULTILINE):
+        found.setdefault(name.strip(), []).append(status)
+    return found
+
+
+@pytest.fixture
+def without_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves the session with a server out, which other tests make."""
+    monkeypatch.setattr(lancelot, "check_server", lambda _session: [lancelot.Check("server", "ok", "not tried")])
+
+
+def test_all_that_is_well_is_ok_and_the_server_was_really_asked(run: Run) -> None:
+    ended = run("doctor", "--path", SMALL)
+    assert (ended.code, ended.err) == (0, "")
+    assert list(said(ended.out)) == NAMES
+    assert {status for lines in said(ended.out).values() for status in lines} == {"ok"}
+    tools = len(lancelot.TOOLS)
+    assert re.search(
+        rf"^ok +server +initialize, tools/list \({tools} tools\) and lancedb_status: \d+\.\d s\.$",
+        ended.out,
+        re.MULTILINE,
+    )
+    assert ended.out.endswith("\n\nall well\n")
+
+
+@pytest.mark.usefixtures("without_server")
+def test_for_programs_it_is_json_that_the_status_shares(run: Run) -> None:
+    ended = run("doctor", "--path", SMALL, "--json")
+    health = json.loads(ended.out)["health"]
+    assert ended.code == 0
+    assert list(dict.fromkeys(line["name"] for line in health)) == NAMES
+    status = json.loads(run("status", "--path", SMALL, "--json").out)["health"]
+    assert [line["name"] for line in status] == [line["name"] for line in health if line["name"] not in NAMES[-2:]]
+
+
+@pytest.mark.usefixtures("without_server")
+def test_the_options_are_what_is_checked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANCEDB_PATH", "/no/such/folder")
+    ended = run("doctor", "--path", FOLDER, "--table", "nowhere")
+    assert ended.code == 1
+    assert said(ended.out)["folder"] == ["ok"]
+    assert '"nowhere"' in ended.out
+    assert "failed (tables)" in ended.out
+
+
+@pytest.mark.usefixtures("without_server")
+def test_only_warnings_end_with_0(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ended = run("doctor", "--path", str(tmp_path / "empty"))
+    assert ended.code == 0
+    assert ended.out.endswith("\n1 warning (tables)\n")
+
+
+@pytest.mark.usefixtures("without_server")
+def test_an_endpoint_is_really_asked(
+    run: Run, embedding_server: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", embedding_server("--dimensions", "768"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-a-test")
+    ended = run("doctor", "--path", FOLDER)
+    assert said(ended.out)["embeddings"] == ["ok", "warning", "warning"]
+    assert "have length 384, not 768" in ended.out
+    assert "sk-of-a-test" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("import sys; sys.exit('a wheel is missing')", "a wheel is missing"),
+        ("print('not JSON')", "Connection closed|.*Broken.*"),
+        ("import time; time.sleep(60)", "no answer in time"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_a_failed_line_in_time(
+    program: str, why: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "SERVER_SECONDS", 2.0)
+    monkeypatch.setattr(lancelot, "own_command", lambda _argv0: [sys.executable, "-c", program])
+    started = time.monotonic()
+    ended = run("doctor", "--path", SMALL)
+    assert time.monotonic() - started < 30
+    assert (ended.code, said(ended.out)["server"]) == (1, ["failed"])
+    assert re.search(rf"did not answer within [\d.]+ s: {why}\.", ended.out), ended.out
+
+
+def test_a_program_that_is_not_there_is_a_failed_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lancelot, "own_command", lambda _argv0: ["/no/such/python"])
+    ended = run("doctor", "--path", SMALL)
+    assert (ended.code, said(ended.out)["server"]) == (1, ["failed"])
+
+
+def test_where_every_check_breaks_every_line_is_failed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: object) -> NoReturn:
+        message = "a cog fell out"
+        raise RuntimeError(message)
+
+    broken = tuple(lancelot.Examination(check.name, break_down, live=check.live) for check in lancelot.CHECKS)
+    monkeypatch.setattr(lancelot, "CHECKS", broken)
+    monkeypatch.setattr(lancelot, "check_server", break_down)
+    monkeypatch.setattr(lancelot.Searcher, "status", break_down)
+    ended = run("doctor", "--path", SMALL)
+    assert ended.code == 1
+    assert said(ended.out) == {check.name: ["failed"] for check in broken} | {"server": ["failed"]}
+    assert ended.err.count("a cog fell out") >= len(broken) + 2
+
+
+def test_on_a_machine_where_everything_is_wrong_each_check_says_so(
+    run: Run,
+    folder_copy: Callable[[str], Path],
+    config_dir: Path,
+    make_settings: Callable[..., lancelot.Settings],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lancelot.file_write(make_settings(), "127.0.0.1:1", "sk-of-a-test")
+    lancelot.key_file(config_dir).chmod(0o666)
+    folder = folder_copy("anythingllm")
+    shutil.rmtree(folder / "python-peps.lance" / "_versions")
+    wrong = {
+        "LANCEDB_TABLE": "world-notes",
+        "LANCEDB_TEXT_COLUMN": "nowhere",
+        "LANCEDB_DEFAULT_LIMIT": "many",
+        "OPENAI_BASE_URL": "http://user:hunter2@127.0.0.1:1/v1",
+    }
+    for name, value in wrong.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(lancelot, "LARGE_TABLE", 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=10))
+    monkeypatch.setattr(lancelot, "own_command", lambda _argv0: [sys.executable, "-c", "raise SystemExit('no')"])
+    ended = run("doctor", "--path", str(folder))
+    assert ended.code == 1
+    worst = {
+        name: next((s for s in ("failed", "warning") if s in lines), "ok") for name, lines in said(ended.out).items()
+    }
+    assert worst == {
+        "platform": "ok",
+        "settings": "failed",
+        "folder": "ok",
+        "tables": "failed",
+        "columns": "failed",
+        "indexes": "warning",
+        "disk space": "failed",
+        "key": "warning",
+        "embeddings": "failed",
+        "server": "failed",
+    }
+    assert not [secret for secret in ("hunter2", "sk-of-a-test", "user:") if secret in ended.out + ended.err]
+
+
+def test_as_a_program_of_its_own_it_says_what_is_wrong_and_ends_with_1() -> None:
+    ended = subprocess.run(
+        [sys.executable, PROGRAM, "doctor", "--path", "/no/such/folder"],
+        env=child_environment(**NO_KEYCHAIN),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert {name for name, lines in said(ended.stdout).items() if lines != ["ok"]} == {"folder"}
+    assert said(ended.stdout)["server"] == ["ok"]
