@@ -97,14 +97,13 @@ def make_table(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-@pytest.fixture
-def embedding_server(tmp_path: Path) -> Iterator[Callable[..., str]]:
-    """Starts embedding servers on the loopback address: `embedding_server("--fail-with", "429")` returns the address."""
+def _started_servers(program: str, folder: Path) -> Iterator[Callable[..., str]]:
+    """Starts servers of tests/support on the loopback address, and ends them."""
     running: list[subprocess.Popen[str]] = []
 
     def start(*options: str) -> str:
-        command = [sys.executable, str(TESTS / "support" / "embedding_server.py"), "--port", "0", *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        command = [sys.executable, str(TESTS / "support" / program), "--port", "0", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder)
         running.append(process)
         assert process.stdout is not None
         return f"http://127.0.0.1:{process.stdout.readline().strip()}/v1"
@@ -113,6 +112,18 @@ def embedding_server(tmp_path: Path) -> Iterator[Callable[..., str]]:
     for process in running:
         process.kill()
         process.communicate(timeout=10)
+
+
+@pytest.fixture
+def embedding_server(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts embedding servers: `embedding_server("--fail-with", "429")` returns the address."""
+    yield from _started_servers("embedding_server.py", tmp_path)
+
+
+@pytest.fixture
+def chat_server(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Starts servers of a chat model: `chat_server("--reply", "It is so [1].")` returns the address."""
+    yield from _started_servers("chat_server.py", tmp_path)
 
 
 @pytest.fixture(scope="session")

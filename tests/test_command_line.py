@@ -63,8 +63,9 @@ def test_every_command_explains_its_options(command: str, run: Run) -> None:
         assert re.search(r"[a-z]{3}", option[1] + option[2]), option
 
 
-def test_search_and_query_take_every_parameter_of_their_tools(run: Run) -> None:
-    for command, tool in (("search", "lancedb_search"), ("query", "lancedb_query")):
+def test_search_query_and_ask_take_every_parameter_of_their_tools(run: Run) -> None:
+    for command in ("search", "query", "ask"):
+        tool = f"lancedb_{command}"
         out = run(command, "--help").out
         found = lancelot.find_tool(tool)
         assert found is not None
@@ -413,9 +414,9 @@ def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Pat
     assert (code, err) == (0, "")
     for tool in ("lancedb_status", "lancedb_search", "lancedb_query"):
         assert f"\n> {tool} {{" in out
-    assert '"rows":20' in out
+    assert f'"rows":{len(lancelot.manual_rows())}' in out
     search, query = out.split("\n> ")[2:]
-    assert json.loads(search.splitlines()[1])["hits"][0]["id"] == "OPENAI_API_KEY"
+    assert "OPENAI_API_KEY" in {hit["id"] for hit in json.loads(search.splitlines()[1])["hits"]}
     assert "## 1. Setting LANCELOT_EMBEDDING_TIMEOUT" in query
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -28,6 +28,10 @@ DEFAULTS = {
     "EMBEDDING_MODEL": "text-embedding-ada-002",
     "EMBEDDING_DIMENSIONS": 1536,
     "LANCELOT_EMBEDDING_TIMEOUT": 15.0,
+    "LANCELOT_CHAT_MODEL": None,
+    "LANCELOT_CHAT_BASE_URL": None,
+    "LANCELOT_CHAT_API_KEY": None,
+    "LANCELOT_CHAT_TIMEOUT": 120.0,
     "LANCELOT_PASSPHRASE": None,
     "LANCELOT_LOG_LEVEL": "info",
 }
@@ -45,6 +49,10 @@ GOOD = {
     "EMBEDDING_MODEL": ("bge-m3", "bge-m3"),
     "EMBEDDING_DIMENSIONS": ("1024", 1024),
     "LANCELOT_EMBEDDING_TIMEOUT": ("2.5", 2.5),
+    "LANCELOT_CHAT_MODEL": ("qwen2.5:3b", "qwen2.5:3b"),
+    "LANCELOT_CHAT_BASE_URL": ("https://host/api/chat/completions", "https://host/api"),
+    "LANCELOT_CHAT_API_KEY": ("sk-c", "sk-c"),
+    "LANCELOT_CHAT_TIMEOUT": ("300", 300.0),
     "LANCELOT_PASSPHRASE": ("a long one", "a long one"),
     "LANCELOT_LOG_LEVEL": ("DEBUG", "debug"),
 }
@@ -67,6 +75,8 @@ BAD = [
         for value in ("semantic", "vector,text")
     ),
     *(("LANCELOT_LOG_LEVEL", value, LEVELS) for value in ("trace", "3")),
+    *(("LANCELOT_CHAT_TIMEOUT", value, SECONDS) for value in ("0", "601", "2m")),
+    *(("LANCELOT_CHAT_BASE_URL", value, ADDRESS) for value in ("localhost:11434", "ftp://host/v1", "http://h h/v1")),
     *(
         ("OPENAI_BASE_URL", value, ADDRESS)
         for value in (
@@ -104,12 +114,14 @@ def test_every_variable_has_its_default(make_settings: Make) -> None:
     assert set(settings.origins.values()) == {"default"}
     assert settings.problems == ()
     assert settings.endpoint == "https://api.openai.com/v1"
+    assert settings.chat_endpoint == "http://localhost:11434/v1"
 
 
 def test_every_variable_says_what_it_is_for() -> None:
     assert all(setting.help.endswith((".", ". ")) and len(setting.help) > 20 for setting in lancelot.SETTINGS)
     assert {setting.name for setting in lancelot.SETTINGS if setting.secret} == {
         "OPENAI_API_KEY",
+        "LANCELOT_CHAT_API_KEY",
         "LANCELOT_PASSPHRASE",
     }
 
@@ -119,7 +131,7 @@ def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
     name: str, make_settings: Make, config_dir: Path
 ) -> None:
     written, read = GOOD[name]
-    secret = name in ("OPENAI_API_KEY", "LANCELOT_PASSPHRASE")
+    secret = name in ("OPENAI_API_KEY", "LANCELOT_CHAT_API_KEY", "LANCELOT_PASSPHRASE")
     write_file(config_dir, {name: written})
     from_file = make_settings()
     assert value_of(from_file, name) == (None if secret else read)

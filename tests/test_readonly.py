@@ -42,6 +42,7 @@ def calls_on(table: str) -> tuple[tuple[str, dict[str, Any]], ...]:
         ("lancedb_search", {"query": "python", "table": table, "textColumn": "nothing"}),
         ("lancedb_query", {"question": "How is a text cut?", "table": table, "limit": 200}),
         ("lancedb_query", {"question": "", "warmStart": True, "table": table}),
+        ("lancedb_ask", {"question": "How is a text cut?", "table": table}),
         ("lancedb_read", {"id": "row:0", "table": table, "before": 2, "after": 2}),
         ("lancedb_files", {"table": table}),
     )
@@ -77,9 +78,10 @@ def drive(server: wire.Server, folder: str) -> None:
 
 
 @pytest.fixture
-def endpoint(embedding_server: Callable[..., str]) -> dict[str, str]:
-    """The settings for vector search."""
-    return {"OPENAI_BASE_URL": embedding_server(), "EMBEDDING_MODEL": "hash-embedder-384"}
+def endpoint(embedding_server: Callable[..., str], chat_server: Callable[..., str]) -> dict[str, str]:
+    """The settings for vector search and for answers."""
+    embeddings = {"OPENAI_BASE_URL": embedding_server(), "EMBEDDING_MODEL": "hash-embedder-384"}
+    return embeddings | {"LANCELOT_CHAT_BASE_URL": chat_server(), "LANCELOT_CHAT_MODEL": "some-model"}
 
 
 # On real folders
@@ -164,8 +166,8 @@ def test_a_folder_that_is_missing_is_not_made(tmp_path: Path, missing: str) -> N
     assert list((tmp_path / "parent").iterdir()) == []
 
 
-def test_a_server_writes_nothing_into_the_home_folder_either(machine: Path) -> None:
-    drive(wire.Server(child_environment(LANCEDB_PATH=str(DATABASES / "no-vector"))), "no-vector")
+def test_a_server_writes_nothing_into_the_home_folder_either(machine: Path, endpoint: dict[str, str]) -> None:
+    drive(wire.Server(child_environment(LANCEDB_PATH=str(DATABASES / "no-vector"), **endpoint)), "no-vector")
     assert list(machine.iterdir()) == []
 
 

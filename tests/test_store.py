@@ -915,16 +915,18 @@ def stamps(folder: Path) -> dict[str, tuple[bytes, int, int]]:
 
 
 @pytest.mark.parametrize("name", ["anythingllm", "langchain-json", "no-vector"])
-def test_no_call_changes_a_byte_or_a_time_of_the_folder(
+def test_no_call_changes_a_byte_or_a_time_of_the_folder(  # noqa: PLR0913, PLR0917 - the servers that calls ask
     name: str,
     folder_copy: Callable[[str], Path],
     make_searcher: Callable[..., lancelot.Searcher],
     expected: dict[str, Any],
     embedding_server: Callable[..., str],
+    chat_server: Callable[..., str],
 ) -> None:
     folder = folder_copy(name)
     before = stamps(folder)
-    searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL=embedding_server())
+    chat = {"LANCELOT_CHAT_MODEL": "m", "LANCELOT_CHAT_BASE_URL": chat_server()}
+    searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL=embedding_server(), **chat)
     for table, text in ((entry["name"], entry["pick"]["text"]) for entry in expected[name]["tables"]):
         for tool in lancelot.TOOLS:
             given_arguments = {

@@ -499,9 +499,10 @@ def test_the_status_lists_each_setting_that_is_wrong(make_call: Callable[..., Ca
 def test_the_version_names_protocol_and_what_is_enabled(make_call: Callable[..., Call]) -> None:
     version = make_call()("lancedb_version").json
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", version["mcpProtocol"])
-    assert version["enabled"] == {"searchTypes": ["text", "fts", "auto"], "embeddings": False}
+    offered = {"tools": list(NAMES)}
+    assert version["enabled"] == {"searchTypes": ["text", "fts", "auto"], "embeddings": False} | offered
     with_endpoint = make_call(OPENAI_BASE_URL="http://127.0.0.1:9/v1")("lancedb_version").json
-    assert with_endpoint["enabled"] == {"searchTypes": list(lancelot.SEARCH_TYPES), "embeddings": True}
+    assert with_endpoint["enabled"] == {"searchTypes": list(lancelot.SEARCH_TYPES), "embeddings": True} | offered
 
 
 def test_the_status_reports_rows_columns_and_embeddings(make_call: Callable[..., Call]) -> None:
@@ -633,7 +634,7 @@ from mcp import Client
 async def run():
     settings = lancelot.load_settings({{"LANCEDB_PATH": {str(NO_VECTOR)!r}, "OPENAI_API_KEY": "sk-none"}}, pathlib.Path("none"))
     async with Client(lancelot.build_server(settings), mode={mode!r}) as client:
-        assert len((await client.list_tools()).tools) == {len(lancelot.TOOLS)}
+        assert len((await client.list_tools()).tools) == {len(NAMES)}
 anyio.run(run)
 """
     assert loaded_after(program, "lancedb", "pyarrow", "openai", "keyring") == []
