@@ -22,12 +22,18 @@ from __future__ import annotations
 
 import argparse
 import base64
+import bisect
+import codecs
 import contextlib
+import csv
 import datetime as dt
 import decimal
 import difflib
 import functools
 import getpass
+import hashlib
+import html
+import io
 import itertools
 import json
 import logging
@@ -39,6 +45,7 @@ import secrets
 import shutil
 import signal
 import stat
+import struct
 import sys
 import tempfile
 import threading
@@ -47,21 +54,25 @@ import traceback
 import unicodedata
 import weakref
 import zipfile
+import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TextIO, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
 if TYPE_CHECKING:
+    import subprocess
+
     import anyio
     import pyarrow as pa
     from mcp import types
     from mcp.server import Server
     from mcp.shared.message import SessionMessage
+    from typing_extensions import Self
 
 # ======================================================================================================================
 # Basics
@@ -4647,6 +4658,1501 @@ def write_demo(folder: Path, rows: Sequence[Mapping[str, str]]) -> None:
     lancedb.connect(folder).create_table(DEMO_TABLE, pa.Table.from_pylist([dict(row) for row in rows]))
 
 
+# --- the text of a file
+
+
+MAX_FILE_BYTES = 50_000_000
+MAX_CHARACTERS = 50_000_000
+"""Characters that one document may give: tables and packed documents can hold far more text than bytes."""
+MAX_SECTIONS = 1_000_000
+MAX_TITLE = 300
+
+
+class UnreadableError(LancelotError):
+    """A file that gives no text: one sentence of why, without its path."""
+
+
+class IgnoredError(UnreadableError):
+    """A file that has no text to give, which is no failure: its reason is `binary` or `empty`."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document along its own structure.
+
+    `title` is a heading path such as "Guide > Install". `line` is the first line in the file, counted from 1, where
+    lines are the place; elsewhere `place` says where it stands: "page 3", "row 12".
+    """
+
+    text: str
+    title: str = ""
+    line: int = 0
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """The text of a file, and which reader gave it."""
+
+    extractor: str
+    sections: tuple[Section, ...]
+
+
+class HeadingPath:
+    """The headings that are open at a place of a document, outermost first."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[int, str]] = []
+
+    def enter(self, level: int, title: str) -> str:
+        """The path that holds from this heading on."""
+        while self._open and self._open[-1][0] >= level:
+            self._open.pop()
+        self._open.append((level, shorten(one_line(title), MAX_TITLE // 3)))
+        return self.title
+
+    @property
+    def title(self) -> str:
+        """The path as one line; a long one keeps its end, which says most."""
+        path = " > ".join(title for _, title in self._open if title)
+        return path if len(path) <= MAX_TITLE else "…" + path[1 - MAX_TITLE :]
+
+
+def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> Document:
+    """A document of the sections that hold text, those without a heading under its own `title`."""
+    kept: list[Section] = []
+    characters = 0
+    for section in sections:
+        characters += len(section.text)
+        if characters > MAX_CHARACTERS:
+            raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
+        if len(kept) >= MAX_SECTIONS:
+            raise UnreadableError(f"holds more than {MAX_SECTIONS:,} rows or paragraphs")
+        if section.text and not section.text.isspace():
+            kept.append(section if section.title or not title else replace(section, title=title))
+    if not kept:
+        raise IgnoredError("empty")
+    return Document(extractor, tuple(kept))
+
+
+# --- bytes to text
+
+
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"""UTF-32 before UTF-16, whose little-endian mark is the beginning of its own."""
+
+_CODE_PAGES = [
+    *("cp1252", "cp1250", "cp1251", "koi8_r", "cp932", "euc_jp", "gb18030", "big5", "cp949"),
+    *("cp1253", "cp1254", "cp1255", "cp1256", "cp866"),
+]
+_TWINS = (frozenset({"cp1251", "koi8_r", "cp866"}), frozenset({"cp949", "euc_jp"}), frozenset({"cp1252", "cp1250"}))
+"""Encodings that a guess takes for one another: Cyrillic of the wrong case, kana as Hangul, letters as signs."""
+_NOT_WESTERN = frozenset({"Polish", "Czech", "Slovak", "Slovene", "Hungarian", "Croatian", "Romanian", "Turkish"})
+_CONTROLS = bytes({*range(7), *range(14, 27), *range(28, 32)})
+_SAMPLE = 32_768
+
+
+def _marked_text(content: bytes) -> str | None:
+    """The text after a byte-order mark."""
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if content.startswith(mark):
+            return content[len(mark) :].decode(encoding, "replace")
+    return None
+
+
+def _wide_encoding(content: bytes) -> str | None:
+    """UTF-16 without a mark: zeros on one side of the pairs only, and nothing in the text that is not printed."""
+    sample = content[: _SAMPLE // 4 * 2]
+    zeros = sample[0::2].count(0), sample[1::2].count(0)
+    if min(zeros) or max(zeros) * 50 < len(sample) // 2 or not max(zeros):
+        return None
+    encoding = "utf-16-be" if zeros[0] else "utf-16-le"
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(sample)
+    except UnicodeDecodeError:
+        return None
+    return encoding if all(letter.isprintable() or letter.isspace() for letter in text) else None
+
+
+def _is_binary(content: bytes, *, unusual: bytes) -> bool:
+    """Whether there are more than a few of the bytes that no text holds."""
+    count = len(content) - len(content.translate(None, delete=unusual))
+    return count > min(max(len(content) // 20, 1), 4 + len(content) // 2000)
+
+
+def _likelihood(text: str) -> int:
+    """How much a text looks written: lower case outweighs upper case, and kana are Japanese."""
+    lower = sum(map(str.islower, text))
+    return lower - sum(map(str.isupper, text)) + sum("\u3040" <= letter <= "\u30ff" for letter in text)
+
+
+def _telling_lines(content: bytes) -> bytes:
+    """The first lines that leave ASCII, since what does not would hide what encoding the others have."""
+    first = re.search(rb"[\x80-\xff]", content)
+    at = first.start() if first else 0
+    start = max(content.rfind(b"\n", 0, at) + 1, at - _SAMPLE // 8)
+    lines = [line for line in content[start : start + _SAMPLE * 8].split(b"\n") if not line.isascii()]
+    sample = b"\n".join(lines)[:_SAMPLE]
+    whole = sample.rfind(b"\n", _SAMPLE // 2)
+    return sample[:whole] if len(sample) == _SAMPLE and whole >= 0 else sample  # no character is cut in two
+
+
+def _guess_encoding(content: bytes) -> str:
+    """The code page of bytes that are not UTF-8; Western where nothing tells."""
+    from charset_normalizer import from_bytes
+
+    sample = _telling_lines(content)
+    found = list(from_bytes(sample, cp_isolation=_CODE_PAGES))
+    if not found:
+        return "cp1252"
+    best = found[0]
+    twins = next((group for group in _TWINS if best.encoding in group), frozenset((best.encoding,)))
+    rivals = [match for match in found if match.encoding in twins and match.chaos <= best.chaos]
+    best = max(rivals, key=lambda match: _likelihood(str(match)))
+    western = best.encoding in ("cp1250", "cp1254") and best.language not in _NOT_WESTERN
+    return "cp1252" if western else best.encoding
+
+
+def _narrow_text(content: bytes) -> str:
+    """UTF-8, also with a few broken places; else the code page that fits."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = content.decode("utf-8", "replace")
+        whole = len(re.findall(r"[^\x00-\x7f\ufffd]+", text))
+        if text.count("\ufffd") * 5 > whole:
+            if _is_binary(content, unusual=_CONTROLS):
+                raise IgnoredError("binary") from None
+            text = content.decode(_guess_encoding(content), "replace")
+    if _is_binary(content, unusual=b"\x00"):
+        raise IgnoredError("binary")
+    return text
+
+
+def decode_text(content: bytes) -> str:
+    """The text of bytes in whatever encoding, with line feeds alone; IgnoredError where they are no text."""
+    text = _marked_text(content)
+    if text is None:
+        wide = _wide_encoding(content)
+        text = content.decode(wide, "replace") if wide else _narrow_text(content)
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", " ")
+
+
+# --- headings: Markdown and reStructuredText
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A heading of a text: the line where its part begins, counted from 0, its level and its words."""
+
+    line: int
+    level: int
+    title: str
+
+
+def cut_at_marks(lines: Sequence[str], marks: Iterable[Mark], *, path: HeadingPath | None = None) -> Iterator[Section]:
+    """Every line in one section each, which begin at the marks."""
+    path = path or HeadingPath()
+    start, title = 0, path.title
+    for mark in marks:
+        if mark.line > start:
+            yield Section("\n".join(lines[start : mark.line]), title, start + 1)
+        start, title = mark.line, path.enter(mark.level, mark.title)
+    yield Section("\n".join(lines[start:]), title, start + 1)
+
+
+def _atx_heading(line: str) -> tuple[int, str] | None:
+    """The level and the words of `## Words ##`."""
+    text = line.strip()
+    level = len(text) - len(text.lstrip("#"))
+    if not 1 <= level <= 6 or line.startswith("    ") or text[level : level + 1] not in ("", " ", "\t"):  # noqa: PLR2004 - Markdown has six levels
+        return None
+    words = text[level:].strip()
+    bare = words.rstrip("#")
+    return level, (bare.rstrip() if not bare or bare[-1] in " \t" else words)
+
+
+_SETEXT = re.compile(r" {0,3}(?:=+|--+)[ \t]*")
+_NO_PARAGRAPH = re.compile(r"\s*$|    |\t| {0,3}(?:[>#|<]|[-*+][ \t]|\d+[.)][ \t]|```|~~~)")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+
+
+def _front_matter(lines: Sequence[str]) -> int:
+    """How many lines of metadata stand at the beginning, with their rules."""
+    if not lines or lines[0].rstrip() != "---":
+        return 0
+    ends = (at for at in range(1, min(len(lines), 200)) if lines[at].rstrip() in ("---", "..."))
+    return next(ends, -1) + 1
+
+
+def _front_title(lines: Sequence[str]) -> str:
+    """The `title` of the metadata."""
+    found = next((line[6:].strip() for line in lines if line.startswith("title:")), "")
+    quoted = len(found) > 1 and found[0] == found[-1] and found[0] in "\"'"
+    return found[1:-1] if quoted else found
+
+
+def markdown_marks(lines: Sequence[str], *, start: int = 0) -> Iterator[Mark]:
+    """The headings of both kinds, outside fenced code."""
+    fence = ""
+    for at in range(start, len(lines)):
+        line = lines[at]
+        ticks = _FENCE.match(line)
+        if ticks and not fence:
+            fence = ticks[1]
+        elif ticks and ticks[1].startswith(fence) and not line[ticks.end() :].strip():
+            fence = ""
+        elif not fence and (heading := _atx_heading(line)):
+            yield Mark(at, *heading)
+        elif not fence and at > start and _SETEXT.fullmatch(line) and not _NO_PARAGRAPH.match(lines[at - 1]):
+            yield Mark(at - 1, 1 if "=" in line else 2, lines[at - 1].strip())
+
+
+def markdown_document(text: str) -> Document:
+    """Markdown by its headings."""
+    lines = text.split("\n")
+    start = _front_matter(lines)
+    marks = markdown_marks(lines, start=start)
+    return collect("markdown", cut_at_marks(lines, marks), title=_front_title(lines[:start]))
+
+
+_RULE = re.compile(r"([!-/:-@\[-`{-~])\1+")
+
+
+def _rule_of(line: str) -> str:
+    """The character that a line repeats from end to end, or nothing."""
+    text = line.rstrip()
+    return text[0] if _RULE.fullmatch(text) else ""
+
+
+def _underlines(rule: str, title: str) -> bool:
+    """Whether a rule is long enough for a title, as docutils has it."""
+    return bool(title.strip()) and not _rule_of(title) and len(rule.rstrip()) >= min(len(title.strip()), 4)
+
+
+def rst_marks(lines: Sequence[str]) -> Iterator[Mark]:
+    """The titles with a rule below, or above and below; the order in which the kinds appear makes the levels."""
+    levels: dict[tuple[str, bool], int] = {}
+    for at in range(1, len(lines)):
+        rule, title = _rule_of(lines[at]), lines[at - 1]
+        if not rule or not _underlines(lines[at], title):
+            continue
+        over = at > 1 and _rule_of(lines[at - 2]) == rule and len(lines[at - 2].rstrip()) == len(lines[at].rstrip())
+        if over or (not title[0].isspace() and (at == 1 or not lines[at - 2].strip())):
+            level = levels.setdefault((rule, over), len(levels) + 1)
+            yield Mark(at - 2 if over else at - 1, level, title.strip())
+
+
+def rst_document(text: str) -> Document:
+    """ReStructuredText by its titles."""
+    lines = text.split("\n")
+    return collect("rst", cut_at_marks(lines, rst_marks(lines)))
+
+
+def plain_document(text: str) -> Document:
+    """Text without a structure that is known."""
+    return collect("text", [Section(text, line=1)])
+
+
+# --- source code
+
+
+MAX_PARSED_CODE = 2_000_000
+"""Characters of Python that are parsed; longer files are read by their lines."""
+_MAX_CODE_LINE = 300
+"""Characters of a line that may begin a definition."""
+
+
+def _owned(lines: Sequence[str], owners: Sequence[str]) -> Iterator[Section]:
+    """Neighbouring lines of one owner as a section; blank lines go with what stands above them."""
+    start = 0
+    for at in range(1, len(lines)):
+        if owners[at] != owners[start] and lines[at].strip():
+            yield Section("\n".join(lines[start:at]), owners[start], start + 1)
+            start = at
+    yield Section("\n".join(lines[start:]), owners[start], start + 1)
+
+
+def _comments_above(lines: Sequence[str], at: int, starts: tuple[str, ...]) -> int:
+    """Where the comments and decorations that stand directly above a line begin."""
+    while at and lines[at - 1].lstrip().startswith(starts):
+        at -= 1
+    return at
+
+
+def _python_owners(text: str, lines: Sequence[str]) -> list[str]:
+    """The qualified name of the definition that each line of Python belongs to."""
+    import ast
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(text)
+    owners = [""] * len(lines)
+    waiting: list[tuple[ast.AST, str]] = [(node, "") for node in tree.body]
+    for node, outer in waiting:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        name = f"{outer} > {node.name}" if outer else node.name
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
+        start = _comments_above(lines, first, ("#",))
+        end = node.end_lineno or node.lineno
+        owners[start:end] = [name] * (end - start)
+        if isinstance(node, ast.ClassDef):
+            waiting += [(inner, name) for inner in node.body]
+    return owners
+
+
+_NAME = r"([A-Za-z_$][\w$]*)"
+_MODIFIERS = r"(?:(?:export|default|declare|public|private|protected|internal|static|final|abstract|async|sealed|partial|open|override|virtual|readonly|unsafe|extern|const|inline|suspend|data|case|implicit|lazy|local|pub(?:\([\w ]+\))?)\s+)*"
+_CONTAINERS = re.compile(
+    rf"\s*{_MODIFIERS}(?:class|interface|struct|enum(?:\s+class)?|trait|impl(?:<[^>]*>)?|namespace|module|object|record|protocol|extension|defmodule|package|union|mod)\s+(?:[A-Z]+_[A-Z_]+\s+(?=\w))?([A-Za-z_$][\w$.:]*)(?!.*;\s*$)"
+)
+_GO_TYPE = re.compile(r"type\s+(\w+)\s+(?:struct|interface)\b")
+_GO_METHOD = re.compile(r"func\s+\(\s*(?:\w+\s+)?\*?(\w+)[^)]*\)\s*(\w+)")
+_KEYWORDS = re.compile(
+    rf"\s*{_MODIFIERS}(?:function\b\s*[*&]?|func|fun(?:\s+<[^>]*>)?|fn|def|defp|sub|proc|macro_rules!|type|init(?=\()|constructor(?=\s*\())\s*([\w$.:]*[?!]?)"
+)
+_ASSIGNED = re.compile(
+    rf"\s*{_MODIFIERS}(?:(?:const|let|var)\s+)?([\w$.]+)\s*(?::[^=]*)?(?:=|<-)\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*(?::[^=]*)?=>|[\w$]+\s*=>)"
+)
+_SHELL = re.compile(r"\s*([\w.:-]+)\s*\(\)\s*(?:\{|\(|$)")
+_TYPED = re.compile(r"\s*(?:@?[A-Za-z_][\w:<>,.?&*\[\]]*\s+[*&]*)+(~?[A-Za-z_][\w:~]*)\s*\([^;]*$")
+_SCOPED = re.compile(r"([A-Za-z_]\w*::~?[\w:~]+)\s*\([^;]*$")
+_METHOD = re.compile(rf"\s+{_MODIFIERS}(?:get\s+|set\s+|\*\s*)?(#?{_NAME[1:-1]})\s*\([^;]*\{{\s*$")
+_SQL = re.compile(
+    r"\s*create\s+(?:or\s+replace\s+)?(?:(?:temp|temporary|unique|materialized|global|virtual)\s+)*(?:table|view|function|procedure|index|trigger|type|schema|sequence)\s+(?:if\s+not\s+exists\s+)?([\w.\"`\[\]]+)",
+    re.IGNORECASE,
+)
+_STATEMENT = re.compile(
+    r"\s*(?:return|if|else|elif|elsif|for|foreach|while|switch|case|new|throw|delete|goto|using|typedef|do|catch|await|yield|import|from|when|match|assert|print|echo|in|not|and|or|unless|until|with|raise|except|try|end|default:)\b"
+)
+_COMMENTS = ("//", "/*", "*", "#", "--", "@", "'''", ";;")
+_CLOSER = re.compile(r"\s*(?:[\]})]+|end\b|fi\b|done\b)")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A definition that a line of code begins; one that is a `container` has others within."""
+
+    name: str
+    container: bool = False
+
+
+def _typed_definition(line: str, family: str) -> Definition | None:
+    """A function of a language that begins it with its type or, within a class, with its name."""
+    if _STATEMENT.match(line):
+        return None
+    patterns = (_TYPED, _SCOPED, _METHOD) if family == "typed" else (_METHOD,)
+    found = next((match for pattern in patterns if (match := pattern.match(line))), None)
+    return Definition(found[1]) if found else None
+
+
+def definition_of(line: str, family: str) -> Definition | None:
+    """What a line of a language of this family defines."""
+    if len(line) > _MAX_CODE_LINE or line.lstrip().startswith(_COMMENTS):
+        return None
+    if family == "sql":
+        return Definition(found[1].strip('"`[]')) if (found := _SQL.match(line)) else None
+    if found := _GO_METHOD.match(line):
+        return Definition(f"{found[1]} > {found[2]}")
+    if found := _CONTAINERS.match(line) or _GO_TYPE.match(line):
+        return Definition(found[1].rstrip(":."), container=True)
+    for pattern in (_KEYWORDS, _ASSIGNED, *([_SHELL] if family == "shell" else [])):
+        if (found := pattern.match(line)) and not (pattern is _KEYWORDS and line.rstrip().endswith(";")):
+            return Definition(found[1] or found[0].split()[-1])
+    return _typed_definition(line, family) if family in ("typed", "script") else None
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _closed_at_once(line: str) -> bool:
+    return line.rstrip().endswith(("}", ";", " end")) and line.count("{") == line.count("}")
+
+
+def _line_owners(lines: Sequence[str], family: str) -> list[str]:
+    """The qualified name of the definition that each line of code belongs to, by indentation and closing lines."""
+    owners = [""] * len(lines)
+    opened: list[tuple[int, Definition]] = []
+    for at, line in enumerate(lines):
+        depth = _indent(line)
+        found = definition_of(line, family) if line.strip() else None
+        within = not any(depth > indent and not outer.container for indent, outer in opened[-1:])
+        if found and within:
+            opened = [(indent, outer) for indent, outer in opened if indent < depth] + [(depth, found)]
+        owners[at] = " > ".join(definition.name for _, definition in opened)
+        if found and within:
+            above = _comments_above(lines, at, _COMMENTS)
+            owners[above:at] = [owners[at]] * (at - above)
+        closes = _CLOSER.match(line) and opened and depth <= opened[-1][0]
+        if closes or (found and within and _closed_at_once(line)):
+            opened = [(indent, outer) for indent, outer in opened if indent < depth]
+    return owners
+
+
+def code_document(text: str, family: str) -> Document:
+    """Source code by its definitions; every line is in one section."""
+    lines = text.split("\n")
+    owners = None
+    if family == "python" and len(text) <= MAX_PARSED_CODE:
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            owners = _python_owners(text, lines)
+    return collect("code", _owned(lines, owners or _line_owners(lines, family)))
+
+
+# --- HTML
+
+
+_TAG_NAME = re.compile(r"</?([A-Za-z][^\s/>]{0,99})")
+_QUOTE_OR_END = re.compile("[\"'>]")
+_MAX_TAG = 4000
+_MAX_QUOTES = 30
+"""Characters and quoted values of a tag within which a `>` in quotes is told from its end."""
+_ALT = re.compile(r"\balt\s*=\s*(?:\"([^\"]{1,500})\"|'([^']{1,500})')", re.IGNORECASE)
+_HIDDEN = frozenset({"script", "style"})
+_HEADINGS = {f"h{level}": level for level in range(1, 7)}
+_BREAKS = frozenset(
+    """
+    address article aside blockquote body br caption center dd details dialog div dl dt fieldset figcaption figure
+    footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main menu nav ol option p pre search section select
+    summary table tbody textarea tfoot thead title tr ul
+    """.split()  # noqa: SIM905 - words are read best as words
+)
+
+
+@dataclass(frozen=True)
+class Markup:
+    """A piece of HTML: text, or a tag by its name, which begins with `/` at its end."""
+
+    text: str
+    line: int
+    tag: str = ""
+
+
+class _Ends:
+    """Where markup ends. No stretch is searched twice for the same end: hostile files would make that quadratic."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._found: dict[str, tuple[int, int]] = {}
+
+    def find(self, end: str, start: int) -> int:
+        """Where `end`, which is in lower case, begins in any case; -1 where it does not come any more."""
+        searched, found = self._found.get(end, (0, -2))
+        if searched <= start and (found == -1 or found >= start):
+            return found
+        if end.isascii() and end.lower() == end.upper():
+            found = self._text.find(end, start)
+        else:
+            match = re.compile(re.escape(end), re.IGNORECASE).search(self._text, start)
+            found = match.start() if match else -1
+        self._found[end] = (start, found)
+        return found
+
+    def of_tag(self, start: int) -> int:
+        """Behind the tag that begins here, 0 where it has no end; one with open or many quotes ends at the next `>`."""
+        nearest = self.find(">", start) + 1
+        at, limit = start, start + _MAX_TAG
+        for _ in range(_MAX_QUOTES if nearest else 0):
+            mark = _QUOTE_OR_END.search(self._text, at, limit)
+            if mark is None or mark[0] == ">":
+                return mark.end() if mark else nearest
+            at = self._text.find(mark[0], mark.end(), limit) + 1
+            if not at:
+                break
+        return nearest
+
+
+def _next_markup(text: str, at: int, ends: _Ends) -> tuple[int, str]:
+    """Where the markup that begins here ends, and its tag's name; nowhere where the `<` is text."""
+    if text.startswith("<!--", at):
+        return ends.find("-->", at + 4) + 3, "!"
+    if text.startswith(("<!", "<?"), at):
+        return ends.find(">", at) + 1, "!"
+    name = _TAG_NAME.match(text, at)
+    if name is None:
+        return 0, ""
+    end = ends.of_tag(at)
+    tag = name[1].lower()
+    if tag in _HIDDEN and text[at + 1] != "/":
+        closing = ends.find(f"</{tag}", end)
+        return (len(text) if closing < 0 else closing), "!"
+    return end, ("/" + tag if text[at + 1] == "/" else tag)
+
+
+def html_markup(text: str) -> Iterator[Markup]:
+    """The texts and tags of HTML in order; comments, scripts and styles are left out. It takes linear time.
+
+    Python's own parser takes minutes for a few hundred kilobytes of comments that are not closed.
+    """
+    ends = _Ends(text)
+    start, line = 0, 1
+    at = text.find("<")
+    while at >= 0:
+        end, tag = _next_markup(text, at, ends)
+        if end > at:
+            if start < at:
+                yield Markup(text[start:at], line)
+                line += text.count("\n", start, at)
+            yield Markup(text[at:end], line, tag)
+            line += text.count("\n", at, end)
+            start = end
+        at = text.find("<", max(end, at + 1))
+    yield Markup(text[start:], line)
+
+
+class _HtmlText:
+    """Gathers the lines of an HTML document with the level of those that are headings."""
+
+    def __init__(self) -> None:
+        self.title = ""
+        self._parts: list[str] = []
+        self._filled = False
+        self._line = 1
+        self._level = 0
+        self._in_title = False
+        self._preformatted = 0
+        self._path = HeadingPath()
+
+    def sections(self, text: str) -> Iterator[Section]:
+        """Each line of the document's text, below the headings that are open there."""
+        for piece in html_markup(text):
+            if not piece.tag:
+                yield from self._data(piece)
+            elif piece.tag != "!":
+                yield from self._tag(piece)
+        yield from self._flush()
+
+    def _data(self, piece: Markup) -> Iterator[Section]:
+        lines = piece.text.split("\n") if self._preformatted else [piece.text]
+        for number, line in enumerate(lines):
+            if number:
+                yield from self._flush()
+            if not self._parts or not "".join(self._parts[-1:]).strip():
+                self._line = piece.line + number + line[: len(line) - len(line.lstrip())].count("\n")
+            self._parts.append(html.unescape(line))
+            self._filled = self._filled or not line.isspace()
+
+    def _tag(self, piece: Markup) -> Iterator[Section]:
+        name = piece.tag.lstrip("/")
+        opens = piece.tag == name
+        if name in _BREAKS:
+            yield from self._flush()
+            self._in_title = name == "title" and opens
+            self._level = _HEADINGS.get(piece.tag, 0)
+            self._preformatted = (
+                max(0, self._preformatted + (1 if opens else -1)) if name == "pre" else self._preformatted
+            )
+        if name in ("td", "th") and opens:
+            self._parts.append(" | " if self._filled else "")
+        elif name == "li" and opens:
+            self._parts.append("- ")
+        elif name == "img" and (alt := _ALT.search(piece.text)):
+            self._parts.append(f" {alt[1] or alt[2]} ")
+
+    def _flush(self) -> Iterator[Section]:
+        if not self._parts:
+            return
+        text = "".join(self._parts)
+        text = text.rstrip() if self._preformatted else " ".join(text.split())
+        self._parts.clear()
+        self._filled = False
+        if self._in_title:
+            self.title = self.title or one_line(text)
+        elif text and text != "-":
+            title = self._path.enter(self._level, text) if self._level else self._path.title
+            self._level = 0
+            yield Section(text, title, self._line)
+
+
+def html_document(text: str) -> Document:
+    """HTML as a person sees it: a line for each block and row, below its headings."""
+    reader = _HtmlText()
+    found = list(reader.sections(text))
+    return collect("html", found, title=reader.title)
+
+
+# --- tables and records
+
+
+MAX_FIELD = 131_072
+"""Characters of one cell; Python's own limit. A longer one is a quote that is not closed: the table is read as text."""
+_DELIMITERS = ",;\t|"
+_TABLE_SAMPLE = 50
+MAX_NESTING = 200
+"""Levels of nesting in JSON that are read."""
+
+
+def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+
+
+def _regularity(text: str, delimiter: str) -> tuple[float, int]:
+    """The share of the first rows that have the most frequent width, where that is more than one; and that width."""
+    widths = Counter(len(row) for row in itertools.islice(_rows(text, delimiter), _TABLE_SAMPLE) if row)
+    width, count = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
+    return (count / widths.total(), width) if width > 1 else (0.0, 0)
+
+
+def _delimiter(text: str, *, preferred: str) -> str:
+    """The separator that makes the most regular table, or nothing where none makes one."""
+    sample = text[: MAX_FIELD // 2]
+    order = preferred + _DELIMITERS.replace(preferred, "")
+    scores = {delimiter: _regularity(sample, delimiter) for delimiter in order}
+    best = max(order, key=lambda delimiter: scores[delimiter])
+    return best if scores[best][0] > 0.5 else ""  # noqa: PLR2004 - half of the rows
+
+
+_NUMBER = re.compile(r"[-+(]?[$€£]?\d[\d.,:/ %-]*\)?")
+
+
+def _is_header(row: Sequence[str]) -> bool:
+    """Whether a first row names columns: distinct short words, no numbers or dates, no gaps."""
+    names = [cell.strip() for cell in row]
+    return (
+        len(names) > 1
+        and len(set(names)) == len(names)
+        and all(name and len(name) <= 100 and not _NUMBER.fullmatch(name) for name in names)  # noqa: PLR2004 - a name's length
+    )
+
+
+def _row_text(row: Sequence[str], header: Sequence[str]) -> str:
+    if not header:
+        return " | ".join(cell.strip() for cell in row if cell.strip())
+    names = itertools.chain(header, itertools.repeat(""))
+    cells = [(name, cell.strip()) for name, cell in zip(names, row, strict=False) if cell.strip()]
+    return "\n".join(f"{name}: {cell}" if name else cell for name, cell in cells)
+
+
+def _table_sections(text: str, delimiter: str) -> Iterator[Section]:
+    """Each row as `column: value` lines; rows are counted as a table shows them, the header being row 1."""
+    rows = _rows(text, delimiter)
+    first = next(rows, [])
+    header = [one_line(name) for name in first] if _is_header(first) else []
+    second = next(rows, None)
+    if not header or second is None:
+        yield Section(_row_text(first, []), place="row 1")
+    for number, row in enumerate(itertools.chain([second] if second else [], rows), 2):
+        yield Section(_row_text(row, header), place=f"row {number}")
+
+
+def csv_document(text: str, *, preferred: str) -> Document:
+    """A table of separated values; as plain text where it is none."""
+    try:
+        delimiter = _delimiter(text, preferred=preferred)
+        return collect("csv", _table_sections(text, delimiter)) if delimiter else plain_document(text)
+    except csv.Error:
+        return plain_document(text)
+
+
+def _entries(value: object, path: str) -> list[tuple[str, object]] | None:
+    """What a JSON value holds with the path of each; None for one that holds nothing else."""
+    if isinstance(value, dict):
+        return [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
+    if isinstance(value, list):
+        return [(f"{path}[{number}]", inner) for number, inner in enumerate(value)]
+    return None
+
+
+def _json_scalar(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def json_lines(value: object, path: str = "") -> Iterator[str]:
+    """A `path: value` line for each scalar of a JSON value, in order; empty ones and null are left out."""
+    levels = [iter([(path, value)])]
+    while levels:
+        here, inner = next(levels[-1], (None, None))
+        if here is None:
+            levels.pop()
+        elif (held := _entries(inner, here)) is not None:
+            levels.append(iter(held))
+            if len(levels) > MAX_NESTING:
+                raise UnreadableError(f"nests deeper than {MAX_NESTING} levels")
+        elif inner not in ("", None):
+            yield f"{here}: {_json_scalar(inner)}" if here else _json_scalar(inner)
+
+
+def _joined(lines: Iterable[str]) -> str:
+    """Lines as one text, refused before it grows past what a document may hold."""
+    kept: list[str] = []
+    size = 0
+    for line in lines:
+        size += len(line)
+        if size > MAX_CHARACTERS:
+            raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
+        kept.append(line)
+    return "\n".join(kept)
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise UnreadableError(f"nests deeper than {MAX_NESTING} levels") from error
+
+
+def _json_sections(value: object) -> Iterator[Section]:
+    if isinstance(value, list):
+        for number, record in enumerate(value, 1):
+            yield Section(_joined(json_lines(record)), place=f"record {number}")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield Section(_joined(json_lines(inner, key)), title=HeadingPath().enter(1, key))
+    else:
+        yield Section(_joined(json_lines(value)))
+
+
+def json_document(text: str) -> Document:
+    """JSON: the records of an array, or the keys of an object; as plain text where it is broken."""
+    try:
+        value = _parse_json(text)
+    except ValueError:
+        return plain_document(text)
+    return collect("json", _json_sections(value))
+
+
+def _record_text(line: str) -> tuple[str, bool]:
+    """The text of a line of JSON, and whether it is JSON."""
+    try:
+        return _joined(json_lines(_parse_json(line))), True
+    except ValueError:
+        return line, False
+
+
+def jsonl_document(text: str) -> Document:
+    """A JSON value a line; a line that is broken is kept as it is."""
+    records = [(number, *_record_text(line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if records and not any(parsed for _, _, parsed in records):
+        return plain_document(text)
+    return collect("jsonl", (Section(record, place=f"line {number}") for number, record, _ in records))
+
+
+# --- notebooks
+
+
+def _lines_of(value: object) -> str:
+    """A text that a notebook holds whole or as a list of lines."""
+    parts = value if isinstance(value, list) else [value]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _output_text(output: object) -> str:
+    """What an output of a cell says in words; pictures and markup are left out."""
+    if not isinstance(output, dict):
+        return ""
+    data = output.get("data")
+    plain = data.get("text/plain") if isinstance(data, dict) else None
+    error = ": ".join(str(output[key]) for key in ("ename", "evalue") if output.get(key))
+    return _lines_of(output.get("text")) or _lines_of(plain) or error
+
+
+def _cell_sections(cell: Mapping[str, Any], path: HeadingPath, place: str) -> Iterator[Section]:
+    source = _lines_of(cell.get("source", cell.get("input")))
+    lines = source.replace("\r\n", "\n").split("\n")
+    if cell.get("cell_type") in ("markdown", "heading"):
+        for section in cut_at_marks(lines, markdown_marks(lines), path=path):
+            yield Section(section.text, section.title, place=place)
+    else:
+        outputs = cell.get("outputs")
+        texts = [_output_text(output) for output in outputs] if isinstance(outputs, list) else []
+        yield Section("\n".join([source, *filter(None, texts)]), path.title, place=place)
+
+
+def _cells(notebook: object) -> list[Any] | None:
+    """The cells of a notebook, also of the format before 2015; None for JSON of another kind."""
+    if not isinstance(notebook, dict):
+        return None
+    sheets = notebook.get("worksheets")
+    holder = sheets[0] if isinstance(sheets, list) and sheets and isinstance(sheets[0], dict) else notebook
+    cells = holder.get("cells")
+    return cells if isinstance(cells, list) else None
+
+
+def notebook_document(text: str) -> Document:
+    """A Jupyter notebook cell by cell, code with what it printed; as JSON where it is none."""
+    try:
+        cells = _cells(_parse_json(text))
+    except ValueError:
+        return plain_document(text)
+    if cells is None:
+        return json_document(text)
+    path = HeadingPath()
+    held = ((number, cell) for number, cell in enumerate(cells, 1) if isinstance(cell, dict))
+    return collect(
+        "notebook",
+        (section for number, cell in held for section in _cell_sections(cell, path, f"cell {number}")),
+    )
+
+
+# --- PDF
+
+
+MAX_PAGES = 5000
+_PDF_DAMAGE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, OSError, RecursionError),
+    *(TypeError, ValueError, struct.error, zlib.error),
+)
+"""What pypdf raises for damaged files besides its own errors: most of what Python has."""
+
+
+def _open_pdf(content: bytes) -> Any:
+    """The reader of a PDF, opened with the empty password where it has one."""
+    from pypdf import PdfReader
+
+    reader = PdfReader(io.BytesIO(content))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise UnreadableError("is protected by a password")
+    if len(reader.pages) > MAX_PAGES:
+        raise UnreadableError(f"has more than {MAX_PAGES:,} pages")
+    return reader
+
+
+def _pdf_title(reader: Any) -> str:
+    """The title among a PDF's properties, unless a program left its own there."""
+    try:
+        title = one_line(str(reader.metadata.title or "")) if reader.metadata else ""
+    except _PDF_DAMAGE:
+        return ""
+    return "" if re.match(r"untitled|microsoft word|\(|slide \d|$", title, re.IGNORECASE) else title
+
+
+def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], broken: list[int]) -> Iterator[Section]:
+    """The text of each page that can be read; the numbers of the others go to `broken`."""
+    for number, page in enumerate(reader.pages, 1):
+        try:
+            yield Section(page.extract_text(), place=f"page {number}")
+        except damage:  # noqa: PERF203 - each page may fail by itself
+            broken.append(number)
+
+
+def pdf_document(content: bytes) -> Document:
+    """A PDF page by page; a page that is damaged is left out as long as others can be read."""
+    from pypdf.errors import PyPdfError
+
+    damage = (PyPdfError, *_PDF_DAMAGE)
+    broken: list[int] = []
+    try:
+        reader = _open_pdf(content)
+        return collect("pdf", _pdf_sections(reader, damage, broken), title=_pdf_title(reader))
+    except IgnoredError as error:
+        cause = "is a damaged PDF: no page can be read" if broken else "has no text on any page: it may be scanned"
+        raise UnreadableError(cause) from error
+    except damage as error:
+        raise UnreadableError(f"is a damaged PDF ({type(error).__name__})") from error
+
+
+# --- Word documents
+
+
+MAX_UNPACKED = 100_000_000
+_MAIN_PART = re.compile(r"word/document\d*\.xml")
+_DAMAGED_ZIP = (
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+
+
+class _Parts:
+    """The parts of a packed document, unpacked no further than MAX_UNPACKED together, whatever their headers say."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._left = MAX_UNPACKED
+
+    def find(self, pattern: str | re.Pattern[str]) -> str:
+        """The name of the first part that matches, or nothing."""
+        return next((name for name in self._archive.namelist() if re.fullmatch(pattern, name)), "")
+
+    def read(self, name: str) -> bytes:
+        """A part's content; nothing where it is not there."""
+        if name not in self._archive.NameToInfo:
+            return b""
+        with self._archive.open(name) as part:
+            content = part.read(self._left + 1)
+        self._left -= len(content)
+        if self._left < 0:
+            raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
+        return content
+
+
+def _read_xml(
+    content: bytes,
+    *,
+    start: Callable[[str, dict[str, str]], None],
+    end: Callable[[str], None],
+    data: Callable[[str], None],
+) -> None:
+    """Reads XML as it streams by; names and attributes are local ones. Entities cannot be declared, so none can grow."""
+    from xml.parsers import expat
+
+    def refuse(*_: object) -> NoReturn:
+        raise UnreadableError("declares a document type in its XML, which no Word document does")
+
+    def local(name: str) -> str:
+        return name.rpartition(" ")[2]
+
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True
+    parser.StartDoctypeDeclHandler = refuse
+    parser.StartElementHandler = lambda name, given: start(local(name), {local(key): given[key] for key in given})
+    parser.EndElementHandler = lambda name: end(local(name))
+    parser.CharacterDataHandler = data
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise UnreadableError("is a damaged Word document: its XML is broken") from error
+
+
+@dataclass
+class _Style:
+    name: str = ""
+    base: str = ""
+    level: int = -1
+
+
+def _read_styles(content: bytes) -> dict[str, _Style]:
+    """The paragraph styles of a document by their ids, which are localized as their names are not."""
+    styles: dict[str, _Style] = {}
+    current = _Style()
+
+    def start(name: str, given: dict[str, str]) -> None:
+        nonlocal current
+        value = given.get("val", "")
+        if name == "style":
+            current = styles[given.get("styleId", "")] = _Style()
+        elif name == "name":
+            current.name = value.lower()
+        elif name == "basedOn":
+            current.base = value
+        elif name == "outlineLvl" and value.isascii() and value.isdecimal():
+            current.level = int(value[:3])
+
+    if content:
+        _read_xml(content, start=start, end=lambda _: None, data=lambda _: None)
+    return styles
+
+
+def _heading_level(styles: Mapping[str, _Style], style: str) -> int:
+    """The heading level of a style or of one that it builds on, from 1; 0 for body text."""
+    for _ in range(20):  # styles may name each other in a circle
+        found = styles.get(style)
+        if found is None:
+            return 0
+        named = re.fullmatch(r"heading ([1-9])", found.name)
+        if found.level >= 0 or named:
+            return int(named[1]) if named else (found.level + 1) % 10
+        style = found.base
+    return 0
+
+
+_WORD_MARKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
+
+
+@dataclass
+class _Paragraph:
+    style: str = ""
+    level: int = -1
+    parts: list[str] = field(default_factory=list)
+
+
+class _WordText:
+    """Gathers the paragraphs and table rows of a Word document; text boxes stand in paragraphs, tables in cells."""
+
+    def __init__(self, styles: Mapping[str, _Style]) -> None:
+        self.title = ""
+        self.sections: list[Section] = []
+        self._styles = styles
+        self._path = HeadingPath()
+        self._paragraphs: list[_Paragraph] = []
+        self._cells: list[list[str]] = []
+        self._rows: list[list[str]] = []
+        self._in_text = 0
+        self._fallbacks = 0
+
+    def start(self, name: str, given: dict[str, str]) -> None:
+        """An element begins."""
+        if name == "Fallback":  # what older programs show instead of what came before it
+            self._fallbacks += 1
+        elif name == "p":
+            self._paragraphs.append(_Paragraph())
+        elif name == "t":
+            self._in_text += 1
+        elif name in ("tr", "tc"):
+            (self._rows if name == "tr" else self._cells).append([])
+        elif self._paragraphs:
+            self._mark(self._paragraphs[-1], name, given.get("val", ""))
+
+    def _mark(self, paragraph: _Paragraph, name: str, value: str) -> None:
+        if name == "pStyle":
+            paragraph.style = value
+        elif name == "outlineLvl" and value.isascii() and value.isdecimal():
+            paragraph.level = int(value[:3])
+        elif name in _WORD_MARKS and not self._fallbacks and paragraph.parts:
+            paragraph.parts.append(_WORD_MARKS[name])
+
+    def data(self, text: str) -> None:
+        """Characters between elements; only those of text runs count."""
+        if self._in_text and self._paragraphs and not self._fallbacks:
+            self._paragraphs[-1].parts.append(text)
+
+    def end(self, name: str) -> None:
+        """An element ends."""
+        if name == "Fallback":
+            self._fallbacks -= 1
+        elif name == "t":
+            self._in_text -= 1
+        elif name == "p":
+            self._end_paragraph(self._paragraphs.pop())
+        elif name == "tc" and self._rows:
+            self._rows[-1].append(" ".join(self._cells.pop()))
+        elif name == "tr":
+            self._emit(" | ".join(self._rows.pop()), level=0)
+
+    def _end_paragraph(self, paragraph: _Paragraph) -> None:
+        text = "".join(paragraph.parts).strip()
+        level = (paragraph.level + 1) % 10 if paragraph.level >= 0 else _heading_level(self._styles, paragraph.style)
+        style = self._styles.get(paragraph.style)
+        if style and style.name == "title" and not self.title:
+            self.title = one_line(text)
+        self._emit(text, level=level)
+
+    def _emit(self, text: str, *, level: int) -> None:
+        if self._cells and text:
+            self._cells[-1].append(text)
+        elif text.strip(" |"):
+            title = self._path.enter(level, text) if level else self._path.title
+            self.sections.append(Section(text, title))
+
+
+def _property_title(content: bytes) -> str:
+    """The title among the properties of a document."""
+    open_elements: list[str] = []
+    title: list[str] = []
+    if content:
+        _read_xml(
+            content,
+            start=lambda name, _: open_elements.append(name),
+            end=lambda _: open_elements.__delitem__(-1),
+            data=lambda text: title.append(text) if open_elements[-1:] == ["title"] else None,
+        )
+    return one_line("".join(title))
+
+
+def _word_document(parts: _Parts) -> Document:
+    main = parts.find(_MAIN_PART)
+    if not main:
+        raise UnreadableError("is a zip archive with no Word document in it")
+    styles = _read_styles(parts.read("word/styles.xml"))
+    body = _WordText(styles)
+    _read_xml(parts.read(main), start=body.start, end=body.end, data=body.data)
+    notes = _WordText(styles)
+    for name in ("word/footnotes.xml", "word/endnotes.xml"):
+        if content := parts.read(name):
+            _read_xml(content, start=notes.start, end=notes.end, data=notes.data)
+    title = _property_title(parts.read("docProps/core.xml")) or body.title
+    return collect("docx", [*body.sections, *notes.sections], title=title)
+
+
+def docx_document(content: bytes) -> Document:
+    """A Word document: paragraphs and table rows below their headings, then footnotes and endnotes."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return _word_document(_Parts(archive))
+    except _DAMAGED_ZIP as error:
+        raise UnreadableError("is a damaged Word document") from error
+
+
+# --- formats
+
+
+_LANGUAGES = {
+    "python": "py pyi pyw",
+    "script": "js jsx mjs cjs ts tsx mts cts vue svelte rb php pl pm lua r kt kts swift scala ex exs jl go rs groovy gradle zig nim",
+    "typed": "java c h cc cpp cxx hh hpp hxx ino m mm cs dart d cu",
+    "shell": "sh bash zsh ksh fish ps1 psm1",
+    "sql": "sql ddl",
+}
+_FAMILIES = {f".{suffix}": family for family, suffixes in _LANGUAGES.items() for suffix in suffixes.split()}
+TEXT_READERS: Mapping[str, Callable[[str], Document]] = {
+    **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd", ".rmd", ".qmd"), markdown_document),
+    **dict.fromkeys((".rst", ".rest"), rst_document),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), html_document),
+    ".csv": functools.partial(csv_document, preferred=","),
+    **dict.fromkeys((".tsv", ".tab"), functools.partial(csv_document, preferred="\t")),
+    **dict.fromkeys((".json", ".geojson"), json_document),
+    **dict.fromkeys((".jsonl", ".ndjson"), jsonl_document),
+    ".ipynb": notebook_document,
+    **{suffix: functools.partial(code_document, family=family) for suffix, family in _FAMILIES.items()},
+    **dict.fromkeys((".txt", ".text", ".log", ".adoc", ".tex", ".org"), plain_document),
+}
+BINARY_SUFFIXES = frozenset(
+    f".{suffix}"
+    for suffix in """
+    7z a aac ai apk avi avif bin bmp bz2 cab class db deb dll dmg doc dylib ear eot epub exe fla flac gif gz heic icns
+    ico img iso jar jpeg jpg lance lib lz4 lzma m4a m4v mkv mobi mov mp3 mp4 mpeg mpg msi npy npz o obj odp ods odt ogg
+    opus otf parquet pickle pkl png ppt pptx psd pt pth pyc pyd pyo pyz rar rpm safetensors so sqlite sqlite3 swf tar
+    tgz tif tiff ttf war wasm wav webm webp whl wma wmv woff woff2 xls xlsb xlsm xlsx xz zip zst
+    """.split()  # noqa: SIM905 - words are read best as words
+)
+"""Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
+_PACKED_SUFFIXES = frozenset({".pdf", ".docx", ".docm", ".dotx"})
+_OLE = bytes.fromhex("d0cf11e0a1b11ae1")
+
+
+def _packed_document(suffix: str, content: bytes) -> Document | None:
+    """The document of bytes that are no text, known by how they begin; None for all others."""
+    if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
+        return pdf_document(content)
+    if content.startswith(b"PK\x03\x04") and (suffix in _PACKED_SUFFIXES or b"word/document" in content):
+        return docx_document(content)
+    if content.startswith(_OLE) and suffix in _PACKED_SUFFIXES:
+        raise UnreadableError("is a Word document of the old format, or protected by a password")
+    return None
+
+
+def read_document(name: str, content: bytes) -> Document:
+    """The sections of a file, of which only the suffix of its name counts; UnreadableError says why there are none.
+
+    What a file is is told from its content first, then from its suffix; text of any other kind is plain text.
+    """
+    suffix = Path(name).suffix.lower()
+    if len(content) > MAX_FILE_BYTES:
+        raise UnreadableError(f"is larger than {MAX_FILE_BYTES // 1_000_000} MB")
+    if suffix in BINARY_SUFFIXES:
+        raise IgnoredError("binary")
+    if document := _packed_document(suffix, content):
+        return document
+    try:
+        text = decode_text(content)
+    except IgnoredError as error:
+        if suffix in TEXT_READERS or suffix in _PACKED_SUFFIXES:
+            raise UnreadableError("holds binary data") from error
+        raise
+    return TEXT_READERS.get(suffix, plain_document)(text)
+
+
+# --- chunks
+
+
+CHUNK_CHARACTERS = 1000
+CHUNK_OVERLAP = 100
+MAX_CHUNKS = 100_000
+_BLOCK = 20_000
+"""Characters that are given to the splitter at once; its time grows with the square of a run without spaces."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a document that is found as one: its headings, its place in the file, its number from 0."""
+
+    text: str
+    title: str
+    place: str
+    index: int
+    extractor: str
+
+
+class _Places:
+    """Where a stretch of joined sections stands in the file. It is asked in rising order, which keeps it linear."""
+
+    def __init__(self, sections: Sequence[Section], starts: Sequence[int], text: str) -> None:
+        self._sections = sections
+        self._starts = starts
+        self._text = text
+        self._line = (0, 0)
+        between = (text.count("\n", start, end) for start, end in itertools.pairwise(starts))
+        self._feeds = list(itertools.accumulate(between, initial=0))
+
+    def _line_feeds(self, at: int) -> int:
+        """Line feeds before an offset of the text."""
+        seen, count = self._line
+        step = self._text.count("\n", seen, at) if at >= seen else -self._text.count("\n", at, seen)
+        self._line = (at, count + step)
+        return count + step
+
+    def _numbered(self, at: int) -> tuple[str, int]:
+        """What an offset's place is counted in, and its number."""
+        found = bisect.bisect_right(self._starts, at) - 1
+        section = self._sections[found]
+        if section.line:
+            return "line", section.line + self._line_feeds(at) - self._feeds[found]
+        unit, _, number = section.place.rpartition(" ")
+        return unit, int(number or 0)
+
+    def of(self, start: int, end: int) -> str:
+        """The place of a stretch: `line 7`, `lines 10-24`, `page 3`, `rows 3-9`, or nothing where nothing counts."""
+        unit, first = self._numbered(start)
+        _, last = self._numbered(end - 1)
+        if not unit:
+            return ""
+        return f"{unit} {first}" if first == last else f"{unit}s {first}-{last}"
+
+
+def _block_end(text: str, start: int) -> int:
+    """Where a block that begins here ends: between paragraphs, lines or words, in its second half if at all possible."""
+    limit = start + _BLOCK
+    if limit >= len(text):
+        return len(text)
+    for gap in ("\n\n", "\n", " "):
+        if (found := text.rfind(gap, start + _BLOCK // 2, limit)) >= 0:
+            return found + len(gap)
+    space = re.compile(r"\s\S*\Z").search(text[limit - CHUNK_CHARACTERS : limit])
+    return limit - CHUNK_CHARACTERS + space.start() + 1 if space else limit
+
+
+def _splitter(extractor: str) -> Any:
+    """Markdown is cut along its blocks. Records do not overlap: each says all of itself."""
+    from semantic_text_splitter import MarkdownSplitter, TextSplitter
+
+    if extractor == "markdown":
+        return MarkdownSplitter(CHUNK_CHARACTERS, overlap=CHUNK_OVERLAP)
+    records = extractor in ("csv", "json", "jsonl")
+    return TextSplitter(CHUNK_CHARACTERS, overlap=0 if records else CHUNK_OVERLAP)
+
+
+def _pieces(text: str, splitter: Any) -> Iterator[tuple[int, str]]:
+    """The chunks of a text with the offsets where they begin."""
+    start = 0
+    while start < len(text):
+        end = _block_end(text, start)
+        block = text[start:end]
+        if len(block.strip()) <= CHUNK_CHARACTERS:
+            trimmed = block.strip()
+            found = [(len(block) - len(block.lstrip()), trimmed)] if trimmed else []
+        else:
+            found = splitter.chunk_indices(block)
+        yield from ((start + at, piece) for at, piece in found)
+        start = end
+
+
+def _group_key(section: Section) -> tuple[str, str]:
+    return section.title, "line" if section.line else section.place.rpartition(" ")[0]
+
+
+_SCRAP = 80
+_CLOSING = re.compile(r"\W*(?:end|fi|done|esac)?\W*")
+
+
+def _joined_scrap(here: Section, then: Section) -> Section | None:
+    """Two neighbours in code as one where either says little alone: closing brackets, a short line before a definition."""
+    if len(here.text) > CHUNK_CHARACTERS or here.line + here.text.count("\n") + 1 != then.line:
+        return None
+    text = f"{here.text}\n{then.text}"
+    if len(then.text) <= _SCRAP and _CLOSING.fullmatch(then.text):
+        return replace(here, text=text)
+    outer = not here.title or then.title.startswith(f"{here.title} > ") or here.text.rstrip().endswith("{")
+    return replace(then, text=text, line=here.line) if outer and len(here.text.strip()) <= _SCRAP else None
+
+
+def _without_scraps(sections: Iterable[Section]) -> Iterator[Section]:
+    waiting: Section | None = None
+    for section in sections:
+        joined = _joined_scrap(waiting, section) if waiting else section
+        if waiting and joined is None:
+            yield waiting
+        waiting = joined or section
+    if waiting:
+        yield waiting
+
+
+def _join(texts: Sequence[str], gap: str) -> tuple[str, list[int]]:
+    """Texts as one, and where each begins."""
+    steps = itertools.accumulate((len(text) + len(gap) for text in texts[:-1]), initial=0)
+    return gap.join(texts), list(steps)
+
+
+def cut_document(document: Document, *, name: str) -> list[Chunk]:
+    """The chunks of a document in order; what has no heading is titled with the file's name without its suffix.
+
+    Neighbours of one title, such as the rows of a table, are packed together as far as they fit.
+    """
+    fallback = one_line(Path(name).stem) or one_line(name)
+    splitter = _splitter(document.extractor)
+    gap = "\n" if document.extractor in ("html", "docx") else "\n\n"
+    chunks: list[Chunk] = []
+    parts = _without_scraps(document.sections) if document.extractor == "code" else document.sections
+    for (title, _), group in itertools.groupby(parts, key=_group_key):
+        sections = list(group)
+        text, starts = _join([clean_surrogates(section.text).replace("\x00", " ") for section in sections], gap)
+        places = _Places(sections, starts, text)
+        for at, piece in _pieces(text, splitter):
+            if len(chunks) >= MAX_CHUNKS:
+                raise UnreadableError(f"gives more than {MAX_CHUNKS:,} chunks")
+            place = places.of(at, at + len(piece))
+            chunks.append(
+                Chunk(piece, shorten(one_line(title) or fallback, MAX_TITLE), place, len(chunks), document.extractor)
+            )
+    return chunks
+
+
+# --- extraction in a process of its own
+
+
+EXTRACT_SECONDS = 60
+EXTRACT_MEMORY = 2 << 30
+"""Bytes of memory that reading one file may take."""
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What a file gave: its chunks and the hash of its bytes, or why it `failed`, or why it is `ignored`."""
+
+    chunks: tuple[Chunk, ...] = ()
+    hash: str = ""
+    failed: str = ""
+    ignored: str = ""
+
+
+def _read_file(path: bytes) -> bytes:
+    """The bytes of a regular file; one that waits for a writer is not waited for."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise UnreadableError("is not a regular file")
+        if found.st_size > MAX_FILE_BYTES:
+            raise UnreadableError(f"is larger than {MAX_FILE_BYTES // 1_000_000} MB")
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def extract_file(path: bytes) -> Extraction:
+    """Reads and cuts a file; what is wrong with the file is in the answer."""
+    name = os.path.basename(os.fsdecode(path))  # noqa: PTH119 - a path that pathlib need not understand
+    digest = ""
+    try:
+        if Path(name).suffix.lower() in BINARY_SUFFIXES:
+            return Extraction(ignored="binary")
+        content = _read_file(path)
+        digest = hashlib.sha256(content).hexdigest()
+        return Extraction(tuple(cut_document(read_document(name, content), name=name)), digest)
+    except IgnoredError as error:
+        return Extraction(hash=digest, ignored=error.cause)
+    except UnreadableError as error:
+        return Extraction(hash=digest, failed=error.cause)
+    except OSError as error:
+        return Extraction(failed=f"cannot be opened: {error.strerror or error}")
+    except MemoryError:
+        return Extraction(hash=digest, failed=f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read")
+
+
+def extract_files(reader: Iterable[bytes], writer: BinaryIO) -> None:
+    """Answers each line `{"path": base64 of the path's bytes}` with one line, an Extraction as JSON, until the input ends."""
+    for line in reader:
+        path = base64.b64decode(json.loads(line)["path"])
+        if hasattr(signal, "alarm"):
+            signal.alarm(EXTRACT_SECONDS * 2)  # for a parent that is no longer there to end what hangs
+        answer = asdict(extract_file(path))
+        writer.write(json.dumps({key: value for key, value in answer.items() if value}).encode() + b"\n")
+        writer.flush()
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
+
+
+def limit_extractor() -> None:
+    """Makes a file that takes too much memory fail here, where nothing else does."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (EXTRACT_MEMORY, EXTRACT_MEMORY))
+
+
+class Extractor:
+    """Reads files in a child process, so that a hostile one costs no more than its own chunks.
+
+    `command` starts the child. It is started with the first file, ended when a file takes longer than `seconds`, and
+    started again for the next one. It is one file at a time: a second thread needs an Extractor of its own.
+    """
+
+    def __init__(self, command: Sequence[str], *, seconds: float = EXTRACT_SECONDS) -> None:
+        self._command = list(command)
+        self.seconds = seconds
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Nothing is started yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the child."""
+        self.close()
+
+    def close(self) -> None:
+        """Ends the child."""
+        child, self.child = self.child, None
+        if child is None:
+            return
+        child.kill()
+        for pipe in (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):
+                pipe and pipe.close()
+        child.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        import subprocess
+
+        if self.child is None:
+            self.child = subprocess.Popen(  # noqa: S603 - our own command, and paths go through its input
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        return self.child
+
+    def _ask(self, path: str | os.PathLike[str]) -> tuple[bytes, bool]:
+        """The child's answer, empty when it died; and whether it was ended because its time was over."""
+        child = self._start()
+        requests, answers = cast("IO[bytes]", child.stdin), cast("IO[bytes]", child.stdout)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            child.kill()
+
+        timer = threading.Timer(self.seconds, end)
+        timer.daemon = True
+        timer.start()
+        request = {"path": base64.b64encode(os.fsencode(path)).decode()}
+        try:
+            requests.write(json.dumps(request).encode() + b"\n")
+            requests.flush()
+            return answers.readline(), late.is_set()
+        except OSError:
+            return b"", late.is_set()
+        finally:
+            timer.cancel()
+
+    def _why_it_ended(self, *, late: bool) -> str:
+        if late:
+            return f"takes longer than {self.seconds:g} s to read"
+        code = self.child.wait(timeout=10) if self.child else None
+        return f"ended the process that read it ({f'signal {-code}' if code and code < 0 else f'exit code {code}'})"
+
+    def extract(self, path: str | os.PathLike[str]) -> Extraction:
+        """What the file gives; a failure of the child is one of the file."""
+        answer, late = self._ask(path)
+        if not answer.endswith(b"\n"):
+            failed = self._why_it_ended(late=late)
+            self.close()
+            return Extraction(failed=failed)
+        read = json.loads(answer)
+        chunks = tuple(Chunk(**chunk) for chunk in read.pop("chunks", ()))
+        return Extraction(chunks, **read)
+
+
 # ======================================================================================================================
 # Health
 # ======================================================================================================================
@@ -6246,8 +7752,21 @@ def command_init(session: Session) -> int:
     return 0
 
 
+def command_extract() -> int:
+    """`extract`, which no person calls: the child process of an Extractor, until its input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
+    wire = take_wire()
+    limit_extractor()
+    logging.disable()
+    extract_files(wire.reader.buffer, wire.writer.buffer)
+    return 0
+
+
 # --- parsing and the edge of the program
 
+
+EXTRACT_COMMAND = "extract"
+"""Starts the child process that reads files; neither the help nor a complaint names it."""
 
 COMMANDS: Mapping[str, Callable[[Session], int]] = {
     "init": command_init,
@@ -6349,6 +7868,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _run(words: Sequence[str]) -> int:
+    if list(words) == [EXTRACT_COMMAND]:
+        return command_extract()
     try:
         session = Session(build_parser().parse_args(words), os.environ, own_command(sys.argv[0]))
         run = COMMANDS.get(session.arguments.command or "", command_serve)

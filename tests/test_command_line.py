@@ -341,7 +341,20 @@ def test_an_ascii_terminal_does_not_stop_the_program() -> None:
 
 
 def test_help_and_version_load_nothing_heavy() -> None:
-    heavy = ("lancedb", "pyarrow", "mcp", "openai", "keyring", "cryptography", "anyio", "platformdirs", "numpy")
+    heavy = (
+        "lancedb",
+        "pyarrow",
+        "mcp",
+        "openai",
+        "keyring",
+        "cryptography",
+        "anyio",
+        "platformdirs",
+        "numpy",
+        "pypdf",
+        "semantic_text_splitter",
+        "charset_normalizer",
+    )
     program = f"""
 import contextlib, io, sys
 sys.path.insert(0, {str(PROJECT)!r})

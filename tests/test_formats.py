@@ -1,0 +1,485 @@
+"""Files to documents: each format, each encoding, and what is broken or hostile."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import zipfile
+import zlib
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import lancelot
+from lancelot import IgnoredError, Section, UnreadableError, read_document
+
+
+def read(name: str, content: bytes | str) -> lancelot.Document:
+    return read_document(name, content.encode() if isinstance(content, str) else content)
+
+
+def titles(document: lancelot.Document) -> list[str]:
+    return [section.title for section in document.sections]
+
+
+def refusal(name: str, content: bytes | str) -> str:
+    with pytest.raises(UnreadableError) as caught:
+        read(name, content)
+    return str(caught.value)
+
+
+def make_pdf(*pages: str, title: str = "") -> bytes:
+    """A PDF of these pages, each one line; blank ones hold no text."""
+    objects = ["<< /Type /Catalog /Pages 2 0 R >>"]
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    objects.append(f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>")
+    objects.append("<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
+    for number, text in enumerate(pages):
+        content = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET" if text else ""
+        resources = f"/Resources << /Font << /F1 3 0 R >> >> /MediaBox [0 0 612 792] /Contents {5 + 2 * number} 0 R"
+        objects.append(f"<< /Type /Page /Parent 2 0 R {resources} >>")
+        objects.append(f"<< /Length {len(content)} >>\nstream\n{content}\nendstream")
+    objects.append(f"<< /Title ({title}) >>")
+    out, offsets = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        offsets.append(len(out))
+        out += f"{number} 0 obj\n{body}\nendobj\n".encode()
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+    start, size = len(out), len(objects) + 1
+    trailer = f"trailer << /Size {size} /Root 1 0 R /Info {len(objects)} 0 R >>\nstartxref\n{start}\n%%EOF\n"
+    return out + f"xref\n0 {size}\n0000000000 65535 f \n{table}{trailer}".encode()
+
+
+WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+STYLES = f"""<w:styles {WORD}>
+<w:style w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style>
+<w:style w:styleId="Mein"><w:basedOn w:val="berschrift1"/></w:style>
+<w:style w:styleId="Lvl2"><w:name w:val="Unterpunkt"/><w:pPr><w:outlineLvl w:val="1"/></w:pPr></w:style>
+<w:style w:styleId="A"><w:basedOn w:val="B"/></w:style><w:style w:styleId="B"><w:basedOn w:val="A"/></w:style>
+</w:styles>"""
+
+
+def paragraph(text: str, style: str = "") -> str:
+    properties = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
+    return f"<w:p>{properties}<w:r><w:t>{text}</w:t></w:r></w:p>"
+
+
+def make_docx(body: str, **parts: str) -> bytes:
+    """A Word document of this body and further parts."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("word/document.xml", f"<w:document {WORD}><w:body>{body}</w:body></w:document>")
+        archive.writestr("word/styles.xml", STYLES)
+        for name, content in parts.items():
+            archive.writestr(f"word/{name}.xml", content)
+    return buffer.getvalue()
+
+
+# Markdown and reStructuredText
+
+
+def test_markdown_is_cut_at_headings_of_both_kinds_with_their_path() -> None:
+    text = "intro\n\n# One\na\n## Two ##\nb\n```\n# no heading\n```\nThree\n=====\nc\n\nFour\n---\nd\n"
+    document = read("a.md", text)
+    assert titles(document) == ["", "One", "One > Two", "Three", "Three > Four"]
+    assert [section.line for section in document.sections] == [1, 3, 5, 10, 14]
+    assert "# no heading" in document.sections[2].text
+    assert "\n".join(section.text for section in document.sections) == text
+
+
+def test_the_title_of_front_matter_is_that_of_text_without_a_heading() -> None:
+    document = read("a.md", '---\ntitle: "My guide"\n---\n\nHello\n\n# Head\nx\n')
+    assert titles(document) == ["My guide", "Head"]
+
+
+@pytest.mark.parametrize("text", ["a\n\n---\n\nb", "- item\n---\n", "#no space", "    # code", "####### seven"])
+def test_what_only_looks_like_a_heading_of_markdown_is_none(text: str) -> None:
+    assert titles(read("a.md", text)) == [""]
+
+
+def test_titles_of_restructured_text_have_the_levels_of_their_order() -> None:
+    text = "=====\nTitle\n=====\n\nintro\n\nPart\n====\n\nx\n\nSub\n---\n\ny\n\nOther\n=====\nz\n"
+    document = read("a.rst", text)
+    assert titles(document) == ["Title", "Title > Part", "Title > Part > Sub", "Title > Other"]
+    assert document.sections[0].text.startswith("=====\nTitle")
+
+
+# Source code
+
+
+PYTHON = '''"""Doc."""
+import os
+
+# About f.
+@cache
+def f():
+    def inner():
+        pass
+    return 1
+
+class A:
+    """It."""
+    x = 1
+
+    async def m(self):
+        return 2
+
+y = 3
+'''
+
+
+def test_python_is_cut_by_its_definitions_with_their_decorators_and_comments() -> None:
+    document = read("a.py", PYTHON)
+    assert titles(document) == ["", "f", "A", "A > m", ""]
+    assert document.sections[1].text.startswith("# About f.\n@cache\ndef f")
+    assert document.sections[1].line == 4
+
+
+def test_python_that_does_not_parse_is_cut_by_its_lines() -> None:
+    assert titles(read("a.py", "print 'x'\n\nclass A:\n    def m(self):\n        print 'y'\n")) == ["", "A", "A > m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.js", "import x\nexport class A {\n  foo(a) {\n    b();\n  }\n}\nconst g = async (x) => {\n  1\n}\n", ["", "A", "A > foo", "A", "g"]),
+        ("a.ts", "export interface I {\n  a: string\n}\nexport function f<T>(a: T): T {\n  return a\n}\n", ["I", "f"]),
+        ("a.java", "public class A {\n  int x;\n  public static void main(String[] a) {\n    f(a);\n  }\n}\n", ["A", "A > main", "A"]),
+        ("a.c", "#include <a.h>\n\nint g(int);\nstatic int *f(int a,\n  int b)\n{\n  return g(a);\n}\n", ["", "f"]),
+        ("a.cpp", "void A::b(int x) {\n  c();\n}\nclass MY_EXPORT D : public E {\n  int f() {\n  }\n};\n", ["A::b", "D", "D > f", "D"]),
+        ("a.go", "package p\n\ntype S struct {\n\tA int\n}\n\nfunc (s *S) Run() {\n\tx()\n}\nfunc f() {\n}\n", ["p", "S", "S > Run", "f"]),
+        ("a.rs", "use x;\npub struct S {\n    a: u8,\n}\nimpl S {\n    pub fn new() -> S {\n        S\n    }\n}\n", ["", "S", "S > new", "S"]),
+        ("a.rb", "module M\n  class A\n    def b?\n      1\n    end\n  end\nend\n", ["M", "M > A", "M > A > b?", "M > A", "M"]),
+        ("a.php", "<?php\nclass A {\n    public function b($c) {\n        return 1;\n    }\n}\n", ["", "A", "A > b", "A"]),
+        ("a.kt", "class A {\n    fun b(): Int {\n        return 1\n    }\n}\n", ["A", "A > b", "A"]),
+        ("a.swift", "struct A {\n    func b() {\n        c()\n    }\n}\n", ["A", "A > b", "A"]),
+        ("a.scala", "object A {\n  def b(c: Int) = {\n    c\n  }\n}\n", ["A", "A > b", "A"]),
+        ("a.sh", "set -e\nf() {\n  echo\n}\nfunction g {\n  echo\n}\nf\n", ["", "f", "g", ""]),
+        ("a.sql", "CREATE TABLE a (\n  b int\n);\nCREATE OR REPLACE VIEW v AS\nSELECT 1;\n", ["a", "v"]),
+        ("a.lua", "local function f(a)\n  return a\nend\nfunction M.g()\nend\n", ["f", "M.g"]),
+        ("a.r", "f <- function(x) {\n  x\n}\n", ["f"]),
+        ("a.pl", "sub f {\n  1;\n}\n", ["f"]),
+        ("a.cs", "namespace N {\n    class A {\n        public int B() {\n            return 1;\n        }\n    }\n}\n", ["N", "N > A", "N > A > B", "N > A", "N"]),
+    ],
+)  # fmt: skip
+def test_other_languages_are_cut_by_the_lines_that_begin_a_definition(
+    name: str, text: str, expected: list[str]
+) -> None:
+    document = read(name, text)
+    assert titles(document) == expected
+    assert "\n".join(section.text for section in document.sections) == text
+
+
+# HTML
+
+
+def test_html_is_its_visible_text_below_its_headings() -> None:
+    text = """<html><head><title>My &amp; page</title><style>p {}</style></head><body>
+<p>Before</p><script>if (a < b) "<p>no</p>"</script>
+<h1>One <i>more</i></h1>
+<p title="x > y">a &lt; b<!-- not
+this --> end<br>next</p><ul><li>x<li>y</ul>
+<table><tr><th>A</th><th>B</th></tr><tr><td>1<td>2</table>
+<h2>Two</h2><pre>p 1
+  p 2</pre></body></html>"""
+    document = read("a.html", text)
+    found = [(section.title, section.text, section.line) for section in document.sections]
+    assert found == [
+        ("My & page", "Before", 2),
+        ("One more", "One more", 3),
+        *[("One more", "a < b end", 4), ("One more", "next", 5), ("One more", "- x", 5), ("One more", "- y", 5)],
+        *[("One more", "A | B", 6), ("One more", "1 | 2", 6)],
+        *[("One more > Two", "Two", 7), ("One more > Two", "p 1", 7), ("One more > Two", "  p 2", 8)],
+    ]
+
+
+# Tables and records
+
+
+def test_rows_of_a_table_name_their_columns() -> None:
+    document = read("a.csv", 'name;age\n"Smith; A";3\n\nBob;\n')
+    assert document.sections == (
+        Section("name: Smith; A\nage: 3", place="row 2"),
+        Section("name: Bob", place="row 4"),
+    )
+
+
+def test_a_table_without_a_header_is_joined() -> None:
+    assert read("a.tsv", "1\t2\n3\t4\n").sections == (Section("1 | 2", place="row 1"), Section("3 | 4", place="row 2"))
+
+
+def test_a_table_with_an_open_quote_longer_than_a_field_is_read_as_text() -> None:
+    assert read("a.csv", 'a,b\n1,2\n3,"' + "x,y\n" * 50_000).extractor == "text"
+
+
+def test_records_and_keys_of_json_are_sections() -> None:
+    records = read("a.json", '[{"a": 1, "b": {"c": ["x", "y"]}}, 2, null]')
+    assert records.sections == (Section("a: 1\nb.c[0]: x\nb.c[1]: y", place="record 1"), Section("2", place="record 2"))
+    assert read("a.json", '{"k": {"a": true}, "n": 1.5}').sections == (
+        Section("k.a: true", "k"),
+        Section("n: 1.5", "n"),
+    )
+
+
+def test_broken_json_is_read_as_text() -> None:
+    assert read("a.json", '{"a": ').extractor == "text"
+    assert read("a.ipynb", '{"a": ').extractor == "text"
+    assert read("a.jsonl", "{\n{").extractor == "text"
+
+
+def test_json_lines_have_their_line_as_place_and_keep_a_broken_one() -> None:
+    document = read("a.jsonl", '{"a": 1}\n\n{broken\n')
+    assert document.sections == (Section("a: 1", place="line 1"), Section("{broken", place="line 3"))
+
+
+def test_a_notebook_is_read_cell_by_cell() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Head\n", "words"]},
+        {"cell_type": "code", "source": "print(1)", "outputs": [{"output_type": "stream", "text": ["1\n"]}]},
+        {"cell_type": "code", "source": "2", "outputs": [{"data": {"text/plain": "two", "image/png": "iVBO"}}]},
+    ]
+    document = read("a.ipynb", json.dumps({"cells": cells}))
+    assert document.sections == (
+        Section("# Head\nwords", "Head", place="cell 1"),
+        Section("print(1)\n1\n", "Head", place="cell 2"),
+        Section("2\ntwo", "Head", place="cell 3"),
+    )
+
+
+# PDF
+
+
+def test_a_pdf_is_read_page_by_page_whatever_its_name() -> None:
+    content = make_pdf("Hello world", "", "Third page", title="My paper")
+    for name in ("a.pdf", "a.txt"):
+        document = read(name, content)
+        assert document.extractor == "pdf"
+        assert [(section.text, section.title, section.place) for section in document.sections] == [
+            ("Hello world", "My paper", "page 1"),
+            ("Third page", "My paper", "page 3"),
+        ]
+
+
+def encrypted(content: bytes, password: str) -> bytes:
+    from pypdf import PdfReader, PdfWriter
+
+    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(content)))
+    writer.encrypt(password, algorithm="AES-256")
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+def test_a_pdf_with_an_empty_password_is_opened_and_one_with_another_is_refused() -> None:
+    assert read("a.pdf", encrypted(make_pdf("Hello"), "")).sections[0].text == "Hello"
+    assert "password" in refusal("a.pdf", encrypted(make_pdf("Hello"), "secret"))
+
+
+def test_a_pdf_without_text_or_in_pieces_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "scanned" in refusal("a.pdf", make_pdf("", ""))
+    assert "damaged" in refusal("a.pdf", b"%PDF-1.4\n" + bytes(range(256)) * 10)
+    monkeypatch.setattr(lancelot, "MAX_PAGES", 1)
+    assert "more than 1 pages" in refusal("a.pdf", make_pdf("a", "b"))
+
+
+@given(st.integers(0, 900), st.binary(min_size=1, max_size=20))
+def test_a_pdf_that_is_overwritten_anywhere_is_read_or_refused(at: int, junk: bytes) -> None:
+    content = make_pdf("Hello world", "more")
+    with contextlib.suppress(UnreadableError):
+        read("a.pdf", content[:at] + junk + content[at + len(junk) :])
+
+
+# Word documents
+
+
+def test_a_word_document_has_localized_headings_tables_and_notes() -> None:
+    row = "<w:tr>" + "".join(f"<w:tc>{paragraph(text)}</w:tc>" for text in ("a", "b")) + "</w:tr>"
+    body = (
+        paragraph("Before")
+        + paragraph("Eins", "berschrift1")
+        + paragraph("words")
+        + paragraph("Zwei", "Lvl2")
+        + f"<w:tbl>{row}</w:tbl>"
+        + paragraph("Drei", "Mein")
+        + paragraph("circle", "A")
+    )
+    notes = f"<w:footnotes {WORD}><w:footnote>{paragraph('a note')}</w:footnote></w:footnotes>"
+    core = '<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>Mein Bericht</dc:title></c>'
+    content = make_docx(body, footnotes=notes)
+    with zipfile.ZipFile(buffer := io.BytesIO(content), "a") as archive:
+        archive.writestr("docProps/core.xml", core)
+    document = read("a.docx", buffer.getvalue())
+    assert [(section.title, section.text) for section in document.sections] == [
+        *[("Mein Bericht", "Before"), ("Eins", "Eins"), ("Eins", "words"), ("Eins > Zwei", "Zwei")],
+        *[("Eins > Zwei", "a | b"), ("Drei", "Drei"), ("Drei", "circle"), ("Mein Bericht", "a note")],
+    ]
+
+
+def test_the_text_of_a_text_box_is_read_once() -> None:
+    mc = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    choice = f"<mc:Choice>{paragraph('boxed')}</mc:Choice><mc:Fallback>{paragraph('boxed')}</mc:Fallback>"
+    body = f"<w:p><w:r><w:t>x</w:t><mc:AlternateContent {mc}>{choice}</mc:AlternateContent></w:r></w:p>"
+    assert sorted(section.text for section in read("a.docx", make_docx(body)).sections) == ["boxed", "x"]
+
+
+def test_a_zip_that_is_no_word_document_is_refused_by_that_name_only() -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("other.txt", "x" * 1000)
+    assert "no Word document" in refusal("a.docx", buffer.getvalue())
+    assert "old format" in refusal("a.docx", bytes.fromhex("d0cf11e0a1b11ae1") + b"\0" * 600)
+
+
+def test_what_a_word_document_may_not_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><x>&b;</x>'
+    assert "document type" in refusal("a.docx", make_docx(paragraph("x"), styles2="", footnotes=bomb))
+    assert "XML is broken" in refusal("a.docx", make_docx("<w:p>"))
+    assert "damaged" in refusal("a.docx", make_docx(paragraph("hello"))[:-40])
+    monkeypatch.setattr(lancelot, "MAX_UNPACKED", 1_000_000)
+    assert "more than 1 MB" in refusal("a.docx", make_docx(paragraph("x" * 2_000_000)))
+
+
+# Encodings
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Der Käufer trägt die Kosten. Größe und Maß müssen stimmen, “so”.", "cp1252"),
+        ("L'été dernier, nous étions à la plage où il faisait très chaud.", "cp1252"),
+        ("Wszyscy ludzie rodzą się wolni i równi w swej godności i żółte łódki.", "cp1250"),
+        ("Это документ на русском языке. Смотрите чертёж и описание.", "koi8_r"),
+        ("Это документ на русском языке. Смотрите чертёж и описание.", "cp1251"),
+        ("これは日本語の文書です。設計図を見てください。", "cp932"),
+        ("これは日本語の文書です。設計図を見てください。", "euc_jp"),
+        ("这是一个中文文件。请查看设计图和说明书。", "gb18030"),
+        ("這是一個中文文件。請查看設計圖和說明書。", "big5"),
+        *[("Hello wörld, žluťoučký 漢字 Привет 😀\n", name) for name in ("utf-8", "utf-8-sig", "utf-16", "utf-32")],
+        *[("Hello wörld, this is text.\n", name) for name in ("utf-16-le", "utf-16-be")],
+        ("\ufeffHello Привет", "utf-16-be"),
+        ("\ufeffHello Привет", "utf-32-be"),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "plain ASCII text\n" * 5000])
+def test_text_is_decoded_from_the_encoding_it_is_in(text: str, encoding: str, before: str) -> None:
+    whole = before + text if not text.startswith("\ufeff") else text + before
+    assert lancelot.decode_text(whole.encode(encoding)) == whole.lstrip("\ufeff")
+
+
+def test_utf_8_with_a_broken_place_stays_utf_8() -> None:
+    assert lancelot.decode_text("Größe und Maß sind über viel größer für müde Füße".encode() + b"\xc3") == (
+        "Größe und Maß sind über viel größer für müde Füße\ufffd"
+    )
+
+
+def test_a_few_zeros_become_spaces_and_many_are_binary() -> None:
+    assert read("a.txt", b"some words\0and others that go on for a while\r\nx").sections[0].text.split("\n") == [
+        "some words and others that go on for a while",
+        "x",
+    ]
+    assert refusal("a.txt", b"ab\0\0\0\0cd" * 10) == "holds binary data"
+    with pytest.raises(IgnoredError, match="binary"):
+        read("a.unknown", bytes(range(256)) * 10)
+    with pytest.raises(IgnoredError, match="binary"):
+        read("a.png", b"text")
+
+
+@pytest.mark.parametrize(
+    "suffix", ["txt", "md", "rst", "py", "js", "html", "csv", "json", "jsonl", "ipynb", "pdf", "docx"]
+)
+@pytest.mark.parametrize("content", [b"", b" \n\t\n", "\ufeff".encode(), b"\xff\xfe"])
+def test_what_holds_nothing_is_empty(suffix: str, content: bytes) -> None:
+    with pytest.raises(IgnoredError, match="empty"):
+        read(f"a.{suffix}", content)
+
+
+# Anything
+
+
+def test_text_under_a_wrong_name_is_text() -> None:
+    for name in ("a.pdf", "a.docx", "a", "a.unknown", "Makefile"):
+        assert read(name, "just words").sections == (Section("just words", line=1),)
+
+
+SUFFIXES = sorted({*lancelot.TEXT_READERS, ".pdf", ".docx", ""})
+FRAGMENTS = st.sampled_from(
+    [*("<", ">", "</", "<!--", "-->", "<p>", "<h1>", '"', "'", "{", "}", "[", "]", ":", ",", "#", "=", "---\n", "```\n", "\n"), *(" ", "\t", "def f():\n", "class A:\n", "a", "1", "\\ud800", "é", "\r\n", "\x00", "|", ";", "*/", '{"cells":[', "%PDF-")]
+)  # fmt: skip
+
+
+@given(st.sampled_from(SUFFIXES), st.one_of(st.binary(max_size=300), st.lists(FRAGMENTS).map("".join).map(str.encode)))
+@example(".json", b'["\\ud800"]')
+@example(".pdf", b"%PDF-")
+@example(".docx", b"PK\x03\x04")
+def test_any_bytes_under_any_name_give_chunks_or_a_reason(suffix: str, content: bytes) -> None:
+    with contextlib.suppress(UnreadableError):
+        for chunk in lancelot.cut_document(read(f"a{suffix}", content), name=f"a{suffix}"):
+            assert chunk.text.strip()
+            chunk.text.encode()
+
+
+CODE = st.lists(st.sampled_from(["def f():", "class A {", "}", "  int g(int a) {", "x = 1", "", "// c", "  end"])).map(
+    "\n".join
+)
+
+
+@given(st.sampled_from([".py", ".js", ".c", ".rb", ".sql", ".sh", ".md", ".rst"]), CODE)
+def test_every_line_of_code_and_markup_is_in_one_section(suffix: str, text: str) -> None:
+    if text.strip():
+        sections = read(f"a{suffix}", text).sections
+        lines = text.split("\n")
+        for section in sections:
+            held = section.text.split("\n")
+            assert lines[section.line - 1 : section.line - 1 + len(held)] == held
+        assert [line for section in sections for line in section.text.split("\n") if line] == list(filter(None, lines))
+
+
+HOSTILE = {
+    "comments.html": b"<!--" * 300_000,
+    "quotes.html": b"<a x='" * 200_000,
+    "closed.html": b"<a x='" * 200_000 + b">",
+    "tags.html": b'<a x="' + b"y" * 10 + b'">' + b"</A>" * 200_000,
+    "cells.html": b"<tr>" + b"<td>a" * 200_000,
+    "nested.html": b"<div>" * 300_000 + b"x",
+    "scripts.html": b"<script>" * 200_000 + b"x",
+    "rule.rst": b"=" * 2_000_000 + b" x",
+    "hashes.md": b"# " + b"# " * 1_000_000,
+    "parentheses.py": b"(" * 300_000,
+    "types.java": (b"a " * 140 + b"\n") * 5000,
+    "quotes.csv": b'"' * 1_000_000,
+    "spaces.txt": b"a" + b" " * 2_000_000 + b"b",
+    "word.txt": b"x" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_read_in_seconds(name: str) -> None:
+    def run() -> None:
+        with contextlib.suppress(UnreadableError):
+            lancelot.cut_document(read(name, HOSTILE[name]), name=name)
+
+    lancelot.bounded(run, seconds=30, name=name)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "[" * 500 + "1" + "]" * 500])
+def test_json_that_nests_too_deep_is_refused(content: str) -> None:
+    assert refusal("a.json", content) == "nests deeper than 200 levels"
+
+
+def test_the_limits_of_a_document_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lancelot, "MAX_SECTIONS", 2)
+    assert "more than 2 rows" in refusal("a.csv", "a,b\n" * 9)
+    monkeypatch.setattr(lancelot, "MAX_CHARACTERS", 10)
+    assert "more than 10 characters" in refusal("a.txt", "x" * 11)
+    monkeypatch.setattr(lancelot, "MAX_FILE_BYTES", 5_000_000)
+    assert refusal("a.txt", "x" * 5_000_001) == "is larger than 5 MB"
+
+
+def test_the_same_bytes_give_the_same_chunks() -> None:
+    content = zlib.compress(b"seed").hex() * 400 + PYTHON * 20
+    first, second = (lancelot.cut_document(read("a.py", content), name="a.py") for _ in range(2))
+    assert first == second
+    assert sys.getrecursionlimit() >= 1000
