@@ -21,9 +21,11 @@ Command line  one function a command
 from __future__ import annotations
 
 import argparse
+import array
 import base64
 import bisect
 import codecs
+import concurrent.futures
 import contextlib
 import csv
 import datetime as dt
@@ -1112,6 +1114,12 @@ SCAN_BATCH = 8192
 REPLACED_WITHIN = 10.0
 """Seconds that a table may be missed before it counts as dropped for good."""
 
+OWN_METADATA = b"lancelot"
+"""The key of the schema's metadata that marks a table of our own; its value is JSON."""
+MODEL_METADATA = b"embedding_model"
+LENGTH_METADATA = b"embedding_length"
+"""What the metadata of a column of vectors tells of the model that makes them, in tables of our own."""
+
 ANYTHINGLLM_COLUMNS = frozenset({"docSource", "chunkSource", "token_count_estimate"})
 _DOCUMENT_HEADER = re.compile(
     r"\s*(?:search_document:|passage:)?\s*(?:<document_metadata>.*?</document_metadata>)?\s*", re.DOTALL
@@ -1183,6 +1191,14 @@ class Index:
         return self.kind in ("FTS", "INVERTED")
 
 
+def embedding_model_of(schema: pa.Schema, column: str | None) -> str | None:
+    """The model that a column of vectors names as theirs; None where it names none, or is not there."""
+    if column is None or column not in schema.names:
+        return None
+    name = (schema.field(column).metadata or {}).get(MODEL_METADATA)
+    return name.decode("utf-8", "replace") if name else None
+
+
 @dataclass(frozen=True)
 class TableLayout:
     """The columns of one table that search uses, and the reasons where one is missing.
@@ -1206,6 +1222,16 @@ class TableLayout:
     indexes: tuple[Index, ...]
     chosen_by: Mapping[str, str]
     anythingllm: bool
+
+    @property
+    def is_own(self) -> bool:
+        """Whether `index` made the table."""
+        return OWN_METADATA in (self.schema.metadata or {})
+
+    @property
+    def model(self) -> str | None:
+        """The model that made the vectors, where the table itself tells it."""
+        return embedding_model_of(self.schema, self.vector)
 
     def readable_text(self, text: str) -> str:
         """A chunk's text without the header and prefix that AnythingLLM and some embedders put before it."""
@@ -2488,7 +2514,12 @@ def _content_words(query: str) -> str:
     return " ".join([w for w in words if fold(w).strip(SENTENCE_PUNCTUATION) not in STOP_WORDS] or words)
 
 
-def _full_text_query(query: str, indexes: Sequence[Index], text_column: str) -> Any:
+TITLE_WEIGHT = 0.5
+HEADING_WEIGHT = 0.2
+"""Of a title in a table of our own: the first chunk under a heading holds it, so that it counts a second time."""
+
+
+def _full_text_query(query: str, indexes: Sequence[Index], text_column: str, *, other_weight: float) -> Any:
     """One SHOULD per indexed column for the words, the text column at full weight; a phrase MUST be in one of them."""
     from lancedb import query as queries
 
@@ -2504,7 +2535,8 @@ def _full_text_query(query: str, indexes: Sequence[Index], text_column: str) -> 
         for phrase in phrases
     ]
     if read_terms(words).counted:
-        weights = {column: 1.0 if column in (text_column, f"{text_column}_fts") else 0.5 for column in columns}
+        main = (text_column, f"{text_column}_fts")
+        weights = {column: 1.0 if column in main else other_weight for column in columns}
         clauses += [(build.Occur.SHOULD, build.MatchQuery(words, column, boost=weights[column])) for column in columns]
     return build.BooleanQuery(clauses)
 
@@ -2525,7 +2557,8 @@ def _best_matches(scope: Scope, wanted: Any, where: str | None, limit: int) -> l
 
 def rank_full_text(scope: Scope, query: str, indexes: Sequence[Index]) -> Ranking:
     """Ranks rows by the BM25 of the table's full-text indexes, ties by row; the total is exact up to FTS_DEPTH."""
-    wanted = _full_text_query(query, indexes, scope.text.name)
+    weight = HEADING_WEIGHT if scope.layout.is_own else TITLE_WEIGHT
+    wanted = _full_text_query(query, indexes, scope.text.name, other_weight=weight)
 
     def rank(where: str | None) -> Ranking:
         kept, capped = _to_depth(functools.partial(_best_matches, scope, wanted, where), FTS_DEPTH)
@@ -2728,6 +2761,19 @@ MODEL_LENGTHS = {
     "qwen3-embedding:8b": 4096,
 }
 CACHED_VECTORS = 256
+TEXTS_REFUSED = (400, 413, 422)
+"""Answers of HTTP that say that these texts are not taken: too many of them, or too long ones."""
+BULK_TEXTS = 64
+BULK_CALLS = 4
+BULK_RETRIES = 6
+BULK_SECONDS = 300.0
+
+Vector = array.array
+"""Floats of 32 bits, as tables hold them: a tuple of Python's takes eight times as much."""
+
+
+class TextsRefusedError(LancelotError):
+    """The embedding server works, but does not take these texts."""
 
 
 def models_of_length(length: int) -> str:
@@ -2812,8 +2858,8 @@ class _Endpoint:
             client._custom_headers = {}  # noqa: SLF001 - no public way to be rid of them
         return client
 
-    def _call(self, post: Callable[[], T]) -> T:
-        """What `post` returns, within the time limit; LancelotError says in a sentence why there is nothing."""
+    def _call(self, post: Callable[[], T], *, model: str, seconds: float) -> T:
+        """What `post` returns, within `seconds`; LancelotError says in a sentence why there is nothing."""
         import httpx2
         import openai
 
@@ -2822,30 +2868,31 @@ class _Endpoint:
             raise self._failure("cannot be given this API key, which is not one line of ASCII characters", "key")
         try:
             # Time limits inside the client are by read, so a server that trickles would outlast them.
-            return bounded(post, seconds=self._seconds, name=f"the {self.kind} call")
+            return bounded(post, seconds=seconds, name=f"the {self.kind} call")
         except (TimeoutError, openai.APITimeoutError, httpx2.TimeoutException) as error:
-            raise self._failure(f"did not answer within {self._seconds:g} s", "slow") from error
+            raise self._failure(f"did not answer within {seconds:g} s", "slow") from error
         except openai.APIConnectionError as error:
             raise self._failure(f"cannot be reached ({_connection_reason(error)})", "unreachable") from error
         except openai.APIStatusError as error:
-            raise self._failure(self._status_reason(error.status_code), error.status_code) from error
+            raise self._failure(self._status_reason(error.status_code, model), error.status_code) from error
         except httpx2.TransportError as error:
             raise self._failure(f"broke off its answer ({_connection_reason(error)})") from error
         except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, OSError) as error:
             raise self._failure("cannot be asked") from error
 
-    def _status_reason(self, status: int) -> str:
+    def _status_reason(self, status: int, model: str) -> str:
         if status == 401 and not self.lookup.key:  # noqa: PLR2004 - HTTP's Unauthorized
             return " ".join(["asks for an API key, and none is set (HTTP 401)", *self._reasons])
         reasons: dict[int, str] = {
             401: "refused the API key (HTTP 401)",
             429: "reached its rate limit or the key's quota (HTTP 429)",
-            **self._own_reasons(),
+            **self._own_reasons(model),
         }
         return reasons.get(status, f"failed with HTTP {status}")
 
-    def _own_reasons(self) -> Mapping[int, str]:
+    def _own_reasons(self, model: str) -> Mapping[int, str]:
         """What an HTTP status means of this kind of server."""
+        del model
         return {}
 
     def _remedy(self, failure: str | int) -> str:
@@ -2865,7 +2912,12 @@ class Embedder(_Endpoint):
     def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_key) -> None:
         super().__init__(settings, address=settings.endpoint, seconds=settings.embedding_timeout, key=key)
         self._lock = threading.Lock()
-        self._remembered: OrderedDict[str, tuple[float, ...]] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str, str], tuple[float, ...]] = OrderedDict()
+
+    @property
+    def model(self) -> str:
+        """The model of the settings."""
+        return self._settings.embedding_model
 
     @property
     def available(self) -> bool:
@@ -2882,33 +2934,46 @@ class Embedder(_Endpoint):
             return "OPENAI_BASE_URL is set to what is no address of a server, so there are no embeddings."
         return " ".join(["No API key is set, so there are no embeddings.", *self._reasons])
 
-    def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-        """The vector of each text; LancelotError says in one sentence why there is none."""
+    def embed(self, texts: Sequence[str], *, model: str | None = None) -> list[tuple[float, ...]]:
+        """The vector of each text by a model, that of the settings where none is named.
+
+        LancelotError says in one sentence why there is none.
+        """
+        model = model or self._settings.embedding_model
         with self._lock:
-            known = {text: self._remembered[text] for text in texts if text in self._remembered}
+            known = {text: self._remembered[model, text] for text in texts if (model, text) in self._remembered}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         if missing:
-            known |= dict(zip(missing, self._ask(missing), strict=True))
+            known |= dict(zip(missing, self.ask(missing, model), strict=True))
         with self._lock:
             for text in texts:
-                self._remembered[text] = known[text]
-                self._remembered.move_to_end(text)
+                self._remembered[model, text] = known[text]
+                self._remembered.move_to_end((model, text))
             while len(self._remembered) > CACHED_VECTORS:
                 self._remembered.popitem(last=False)
         return [known[text] for text in texts]
 
-    def _ask(self, texts: list[str]) -> list[tuple[float, ...]]:
-        answer = self._call(lambda: self._post(texts))
+    def ask(
+        self, texts: list[str], model: str, *, seconds: float | None = None, retries: int = 0
+    ) -> list[tuple[float, ...]]:
+        """The vectors by one call, which is made again up to `retries` times where the server is busy or fails.
+
+        All of it takes `seconds` at most, or what the settings allow for a query. TextsRefusedError is raised where the
+        server does not take these texts.
+        """
+        limit = seconds or self._seconds
+        answer = self._call(lambda: self._post(texts, model, limit, retries), model=model, seconds=limit)
         vectors = [_read_vector(answer, place) for place in range(len(texts))]
         sound = [vector for vector in vectors if vector is not None]
         if len(sound) < len(vectors) or len({len(vector) for vector in sound}) > 1:
             raise self._failure("answered with something that is no embedding")
         return sound
 
-    def _post(self, texts: list[str]) -> Any:
+    def _post(self, texts: list[str], model: str, seconds: float, retries: int) -> Any:
         """The decoded answer, None where it is no JSON. Floats are asked for, since many servers get base64 wrong."""
-        answer = self._client.embeddings.with_raw_response.create(
-            model=self._settings.embedding_model,
+        client = self._client.with_options(max_retries=retries, timeout=seconds)
+        answer = client.embeddings.with_raw_response.create(
+            model=model,
             input=texts[0] if len(texts) == 1 else texts,
             encoding_format="float",
         )
@@ -2917,13 +2982,81 @@ class Embedder(_Endpoint):
         except (ValueError, RecursionError):
             return None
 
-    def _own_reasons(self) -> Mapping[int, str]:
-        model = self._settings.embedding_model
+    def _own_reasons(self, model: str) -> Mapping[int, str]:
         return {
             400: f'did not accept the request (HTTP 400); check that "{model}" is an embedding model of that server',
             403: "does not allow this API key to embed (HTTP 403)",
             404: f'does not know the model "{model}" or the address (HTTP 404); check EMBEDDING_MODEL and OPENAI_BASE_URL',
         }
+
+    def _failure(self, what: str, failure: str | int = "") -> LancelotError:
+        told = super()._failure(what, failure)
+        return TextsRefusedError(told.cause) if failure in TEXTS_REFUSED else told
+
+
+# --- many texts
+
+
+class BulkEmbedder:
+    """Embeds many texts: in batches, a few at a time, each asked again while the server is busy.
+
+    A server that fails for good is not asked again: the texts that are left get no vector, and `notes` says why.
+    """
+
+    def __init__(self, embedder: Embedder, *, stop: threading.Event | None = None) -> None:
+        self.model = embedder.model
+        self._embedder = embedder
+        self._stop = stop or threading.Event()
+        self._failure: str = ""
+        self._refused = 0
+        self._worked = False
+
+    @property
+    def works(self) -> bool:
+        """Whether vectors can be asked for, and the server has not failed."""
+        return self._embedder.available and not self._failure
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on why texts have no vector."""
+        notes = [] if self._embedder.available else [self._embedder.why_not]
+        notes += [f"Chunks were left without a vector: {self._failure}"] if self._failure else []
+        refused = plural(self._refused, "text")
+        return notes + ([f"The embedding server did not take {refused}."] if self._refused else [])
+
+    def length_of(self, model: str) -> int:
+        """The length of a model's vectors, 0 where the server does not tell."""
+        (vector,) = self.embed(["lancelot"], model=model)
+        return len(vector) if vector else 0
+
+    def embed(self, texts: Sequence[str], *, model: str) -> list[Vector[float] | None]:
+        """The vector of each text, None where there is none."""
+        batches = [list(texts[start : start + BULK_TEXTS]) for start in range(0, len(texts), BULK_TEXTS)]
+        with concurrent.futures.ThreadPoolExecutor(BULK_CALLS) as pool:
+            return list(itertools.chain.from_iterable(pool.map(lambda batch: self._batch(batch, model), batches)))
+
+    def _batch(self, texts: list[str], model: str) -> list[Vector[float] | None]:
+        if self._failure or self._stop.is_set():
+            return [None] * len(texts)
+        try:
+            vectors = self._embedder.ask(texts, model, seconds=BULK_SECONDS, retries=BULK_RETRIES)
+        except TextsRefusedError as error:
+            return self._in_halves(texts, model, error)
+        except LancelotError as error:
+            self._failure = str(error)
+            return [None] * len(texts)
+        self._worked = True
+        return [array.array("f", vector) for vector in vectors]
+
+    def _in_halves(self, texts: list[str], model: str, error: TextsRefusedError) -> list[Vector[float] | None]:
+        """Servers differ in how many texts they take, and in how long ones: what is refused is divided."""
+        if len(texts) > 1:
+            middle = len(texts) // 2
+            return self._batch(texts[:middle], model) + self._batch(texts[middle:], model)
+        if not self._worked:
+            self._failure = str(error)
+        self._refused += 1
+        return [None]
 
 
 # --- a chat model
@@ -3044,7 +3177,7 @@ class ChatModel(_Endpoint):
     def reply(self, system: str, user: str) -> ChatReply:
         """What the model says to a system's and a user's message; LancelotError where it says nothing."""
         model = self.check()
-        body = self._call(lambda: self._post(model, system, user))
+        body = self._call(lambda: self._post(model, system, user), model=model, seconds=self._seconds)
         try:
             answer = read_reply(body)
         except ValueError as error:
@@ -3066,11 +3199,11 @@ class ChatModel(_Endpoint):
     def _shown_model(self) -> str:
         return shorten(one_line(self._settings.chat_model or ""), 100)
 
-    def _own_reasons(self) -> Mapping[int, str]:
+    def _own_reasons(self, model: str) -> Mapping[int, str]:
         return {
             400: "did not accept the request (HTTP 400)",
             403: "does not allow this API key to chat (HTTP 403)",
-            404: f'does not know the model "{self._shown_model}" or the address (HTTP 404)',
+            404: f'does not know the model "{shorten(one_line(model), 100)}" or the address (HTTP 404)',
             413: "did not accept a request of this length (HTTP 413)",
             **dict.fromkeys(range(300, 400), "sends to another address, which is not followed"),
         }
@@ -3317,7 +3450,7 @@ class Status:
             return f"{'vectors only' if layout.vectors else 'no text'}: no column holds text, so it cannot be searched"
         if layout.vector is None:
             return f"no vector search: {layout.vector_problem}"
-        if not self.embeddings:
+        if not self.embeddings or layout.model:
             return ""
         held, model = layout.vectors[layout.vector], self.settings.embedding_model
         # The default name says nothing of a server of one's own.
@@ -3876,13 +4009,22 @@ class Searcher:
         if not layout.vectors or (layout.vector is None and len(layout.vectors) == 1):
             raise LancelotError(f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}.")
         added = [text for text in (reading.text, *reading.added) if text]
-        vectors = self.embedder.embed([*added, *reading.subtracted])
+        vectors = self._embed([*added, *reading.subtracted], layout)
         column = layout.vector or self._column_of_length(layout, len(vectors[0]))
         if len(vectors[0]) != layout.vectors[column]:
             raise self._wrong_length(layout, column, len(vectors[0]))
         alone = len(vectors) == 1
         vector = vectors[0] if alone else combine_vectors(vectors[: len(added)], vectors[len(added) :])
         return rank_vector(scope, vector, column=column)
+
+    def _embed(self, texts: Sequence[str], layout: TableLayout) -> list[tuple[float, ...]]:
+        """Vectors by the table's own model, where it names one: those of another mean nothing in it."""
+        try:
+            return self.embedder.embed(texts, model=layout.model)
+        except LancelotError as error:
+            if layout.model in (None, self.settings.embedding_model):
+                raise
+            raise LancelotError(f"{error} The vectors of {layout.table} were made with {layout.model}.") from error
 
     def _column_of_length(self, layout: TableLayout, length: int) -> str:
         fitting = [name for name, size in layout.vectors.items() if size == length]
@@ -3894,7 +4036,7 @@ class Searcher:
         held = layout.vectors[column]
         return LancelotError(
             f"The vectors in {layout.table}.{column} have length {held}, but the model "
-            f"{self.settings.embedding_model} gives length {length}; set EMBEDDING_MODEL to the model that made "
+            f"{layout.model or self.settings.embedding_model} gives length {length}; set EMBEDDING_MODEL to the model that made "
             f"the table ({models_of_length(held)})."
         )
 
@@ -4647,17 +4789,6 @@ def status_lines(status: Status) -> str:
 # it: commands do, which a person started.
 
 
-DEMO_TABLE = "lancelot_manual"
-
-
-def write_demo(folder: Path, rows: Sequence[Mapping[str, str]]) -> None:
-    """Makes a LanceDB folder with one table of these rows, each of id, title, chunkSource and text."""
-    import lancedb
-    import pyarrow as pa
-
-    lancedb.connect(folder).create_table(DEMO_TABLE, pa.Table.from_pylist([dict(row) for row in rows]))
-
-
 # --- the text of a file
 
 
@@ -4754,7 +4885,7 @@ _CODE_PAGES = [
 _TWINS = (frozenset({"cp1251", "koi8_r", "cp866"}), frozenset({"cp949", "euc_jp"}), frozenset({"cp1252", "cp1250"}))
 """Encodings that a guess takes for one another: Cyrillic of the wrong case, kana as Hangul, letters as signs."""
 _NOT_WESTERN = frozenset({"Polish", "Czech", "Slovak", "Slovene", "Hungarian", "Croatian", "Romanian", "Turkish"})
-_CONTROLS = bytes({*range(7), *range(14, 27), *range(28, 32)})
+_CONTROL_BYTES = bytes({*range(7), *range(14, 27), *range(28, 32)})
 _SAMPLE = 32_768
 
 
@@ -4827,7 +4958,7 @@ def _narrow_text(content: bytes) -> str:
         text = content.decode("utf-8", "replace")
         whole = len(re.findall(r"[^\x00-\x7f\ufffd]+", text))
         if text.count("\ufffd") * 5 > whole:
-            if _is_binary(content, unusual=_CONTROLS):
+            if _is_binary(content, unusual=_CONTROL_BYTES):
                 raise IgnoredError("binary") from None
             text = content.decode(_guess_encoding(content), "replace")
     if _is_binary(content, unusual=b"\x00"):
@@ -5439,7 +5570,7 @@ def jsonl_document(text: str) -> Document:
 # --- notebooks
 
 
-def _lines_of(value: object) -> str:
+def _joined_lines(value: object) -> str:
     """A text that a notebook holds whole or as a list of lines."""
     parts = value if isinstance(value, list) else [value]
     return "".join(part for part in parts if isinstance(part, str))
@@ -5452,11 +5583,11 @@ def _output_text(output: object) -> str:
     data = output.get("data")
     plain = data.get("text/plain") if isinstance(data, dict) else None
     error = ": ".join(str(output[key]) for key in ("ename", "evalue") if output.get(key))
-    return _lines_of(output.get("text")) or _lines_of(plain) or error
+    return _joined_lines(output.get("text")) or _joined_lines(plain) or error
 
 
 def _cell_sections(cell: Mapping[str, Any], path: HeadingPath, place: str) -> Iterator[Section]:
-    source = _lines_of(cell.get("source", cell.get("input")))
+    source = _joined_lines(cell.get("source", cell.get("input")))
     lines = source.replace("\r\n", "\n").split("\n")
     if cell.get("cell_type") in ("markdown", "heading"):
         for section in cut_at_marks(lines, markdown_marks(lines), path=path):
@@ -5849,8 +5980,10 @@ def read_document(name: str, content: bytes) -> Document:
 # --- chunks
 
 
-CHUNK_CHARACTERS = 1000
+CHUNK_CHARACTERS = 1100
 CHUNK_OVERLAP = 100
+SMALL_CHUNK = 200
+"""Characters below which a chunk is joined to its neighbour: a heading alone, or the last words of a section."""
 MAX_CHUNKS = 100_000
 _BLOCK = 20_000
 """Characters that are given to the splitter at once; its time grows with the square of a run without spaces."""
@@ -5940,6 +6073,21 @@ def _pieces(text: str, splitter: Any) -> Iterator[tuple[int, str]]:
         start = end
 
 
+def _joined_pieces(text: str, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The pieces of a text, small ones joined to a neighbour, which may make that a little longer than others."""
+    start, end = 0, 0
+    for at, piece in pieces:
+        small = min(end - start, len(piece)) < SMALL_CHUNK
+        if end and small and at + len(piece) - start <= CHUNK_CHARACTERS + SMALL_CHUNK:
+            end = at + len(piece)
+            continue
+        if end:
+            yield start, text[start:end]
+        start, end = at, at + len(piece)
+    if end:
+        yield start, text[start:end]
+
+
 def _group_key(section: Section) -> tuple[str, str]:
     return section.title, "line" if section.line else section.place.rpartition(" ")[0]
 
@@ -5990,7 +6138,7 @@ def cut_document(document: Document, *, name: str) -> list[Chunk]:
         sections = list(group)
         text, starts = _join([clean_surrogates(section.text).replace("\x00", " ") for section in sections], gap)
         places = _Places(sections, starts, text)
-        for at, piece in _pieces(text, splitter):
+        for at, piece in _joined_pieces(text, _pieces(text, splitter)):
             if len(chunks) >= MAX_CHUNKS:
                 raise UnreadableError(f"gives more than {MAX_CHUNKS:,} chunks")
             place = places.of(at, at + len(piece))
@@ -6003,6 +6151,8 @@ def cut_document(document: Document, *, name: str) -> list[Chunk]:
 # --- extraction in a process of its own
 
 
+EXTRACT_COMMAND = "extract"
+"""Starts the child process that reads files; neither the help nor a complaint names it."""
 EXTRACT_SECONDS = 60
 EXTRACT_MEMORY = 2 << 30
 """Bytes of memory that reading one file may take."""
@@ -6151,6 +6301,739 @@ class Extractor:
         read = json.loads(answer)
         chunks = tuple(Chunk(**chunk) for chunk in read.pop("chunks", ()))
         return Extraction(chunks, **read)
+
+
+# --- the files of a folder
+
+
+IGNORE_FILES = (".gitignore", ".lancelotignore")
+ALWAYS_IGNORED = ("node_modules/", "__pycache__/", "*.lance/")
+"""What an ignore file can take back with `!`: packages of others, bytecode, and databases of LanceDB."""
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file to index: where it lies and the name that the table knows it by."""
+
+    path: Path
+    source: str
+    size: int
+    modified: float
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a folder in order, why others were left out, and what could not be looked at.
+
+    `ignored` counts files, and whole folders as one; `failed` holds the reason by name, of files and of folders.
+    """
+
+    files: tuple[FoundFile, ...]
+    ignored: Mapping[str, int]
+    failed: Mapping[str, str]
+
+    def may_hold(self, source: str) -> bool:
+        """Whether a file that was not found may still be there, since it or a folder above it could not be looked at."""
+        return source in self.failed or any(source.startswith(folder + os.sep) for folder in self.failed)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Patterns of one ignore file or option, as gitignore has them, for the paths below a folder."""
+
+    folder: str
+    patterns: Any
+
+    def ignores(self, path: str) -> bool | None:
+        """Whether they ignore a path, which ends in a slash where it is a folder; None where they say nothing of it."""
+        return cast("bool | None", self.patterns.check_file(path.removeprefix(self.folder)).include)
+
+
+def source_name(path: str | Path) -> str:
+    """A path as text that the table can hold: bytes that are no UTF-8 are written as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def read_rules(folder: str, lines: Iterable[str]) -> Rules:
+    """Rules for the paths below a folder, which is relative to the one that is indexed and ends in a slash, or is "".
+
+    A line that is no pattern is passed over, as git does.
+    """
+    from pathspec import GitIgnoreSpec
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    patterns = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            patterns.append(GitIgnoreSpecPattern(line))
+    return Rules(folder, GitIgnoreSpec(patterns))
+
+
+def _rules_in(folder: Path, relative: str) -> list[Rules]:
+    rules = []
+    for name in IGNORE_FILES:
+        with contextlib.suppress(OSError):
+            text = (folder / name).read_text(encoding="utf-8", errors="replace")
+            rules.append(read_rules(relative, text.splitlines()))
+    return rules
+
+
+def _is_ignored(relative: str, rules: Sequence[Rules]) -> bool:
+    """The last rules that say anything of a path decide, as in git: those of the deepest folder."""
+    return next(
+        (verdict for verdict in (one.ignores(relative) for one in reversed(rules)) if verdict is not None), False
+    )
+
+
+class FileFinder:
+    """Finds the files of a folder. Symbolic links are never followed: what lies inside is found itself."""
+
+    def __init__(self, root: Path, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        self.root = root
+        self._include = read_rules("", include) if include else None
+        self._exclude = read_rules("", exclude)
+        self._files: list[FoundFile] = []
+        self._ignored: Counter[str] = Counter()
+        self._failed: dict[str, str] = {}
+
+    def find(self) -> Listing:
+        """Every file below the folder that is to be indexed, in the order of their names."""
+        waiting: list[tuple[Path, str, tuple[Rules, ...]]] = [(self.root, "", (read_rules("", ALWAYS_IGNORED),))]
+        while waiting:
+            folder, relative, rules = waiting.pop()
+            rules = (*rules, *_rules_in(folder, relative))
+            waiting += [
+                (Path(entry), f"{relative}{entry.name}/", rules) for entry in self._look(folder, relative, rules)
+            ]
+        files = sorted(self._files, key=lambda found: found.source)
+        return Listing(tuple(files), dict(self._ignored), dict(self._failed))
+
+    def _look(self, folder: Path, relative: str, rules: Sequence[Rules]) -> list[os.DirEntry[str]]:
+        """Takes the files of one folder and gives the folders in it."""
+        try:
+            with os.scandir(folder) as entries:
+                every = list(entries)
+        except OSError as error:
+            self._failed[source_name(folder)] = f"the folder cannot be listed ({reason_of(error)})"
+            return []
+        return [entry for entry in every if self._take(entry, relative + entry.name, rules)]
+
+    def _take(self, entry: os.DirEntry[str], relative: str, rules: Sequence[Rules]) -> bool:
+        """Takes a file in, or counts why not; whether it is a folder to go into."""
+        try:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            reason = self._reason_against(entry, relative, rules, is_folder=is_folder)
+            if reason:
+                self._ignored[reason] += 1
+            elif not is_folder:
+                state = entry.stat(follow_symlinks=False)
+                path = Path(entry.path)
+                self._files.append(FoundFile(path, source_name(path), state.st_size, state.st_mtime))
+        except OSError as error:
+            self._failed[source_name(entry.path)] = f"it cannot be looked at ({reason_of(error)})"
+            return False
+        return is_folder and not reason
+
+    def _reason_against(
+        self, entry: os.DirEntry[str], relative: str, rules: Sequence[Rules], *, is_folder: bool
+    ) -> str:
+        """Why an entry is left out, in a word or two; "" where it is not."""
+        path = f"{relative}/" if is_folder else relative
+        if entry.is_symlink():
+            return "symbolic link"
+        if entry.name.startswith("."):
+            return "hidden"
+        if self._exclude.ignores(path) or _is_ignored(path, rules):
+            return "ignored by pattern"
+        if is_folder:
+            return ""
+        if not entry.is_file(follow_symlinks=False):
+            return "no regular file"
+        return "" if self._include is None or self._include.ignores(path) else "not included"
+
+
+# --- the table
+
+
+VECTOR_COLUMN = "vector"
+LANGUAGES = (
+    *("Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian"),
+    *("Norwegian", "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish"),
+)
+BTREE_COLUMNS = ("id", "chunkSource", "file_name", "chunk_index", "content_hash", "modified_at", "indexed_at")
+BITMAP_COLUMNS = ("file_type", "extractor")
+VECTOR_INDEX_ROWS = 100_000
+"""Vectors from which an index pays; below it a scan of them all is as fast and finds every one."""
+SOURCES_IN_A_CONDITION = 500
+
+
+@dataclass(frozen=True)
+class IndexedFile:
+    """One file as it goes into the table: all of its chunks, each with its vector where there is one."""
+
+    found: FoundFile
+    content_hash: str
+    chunks: tuple[Chunk, ...]
+    vectors: tuple[Vector[float] | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class KnownSource:
+    """What the table holds of one source."""
+
+    content_hash: str
+    chunks: int
+
+
+def chunk_id(source: str, index: int) -> str:
+    """The id of a chunk: the same in every run and on every machine that knows the source by this name."""
+    return hashlib.sha256(f"{source}\0{index}".encode()).hexdigest()[:32]
+
+
+def chunk_schema() -> pa.Schema:
+    """The columns of a table of chunks without its vectors, and the mark by which it is known again."""
+    import pyarrow as pa
+
+    moment = pa.timestamp("us", tz="UTC")
+    kinds = {"chunk_index": pa.int32(), "modified_at": moment, "indexed_at": moment}
+    names = (
+        *("id", "text", "title", "chunkSource", "file_name", "file_type", "chunk_index", "place", "extractor"),
+        *("content_hash", "modified_at", "indexed_at"),
+    )
+    mark: dict[str | bytes, str | bytes] = {OWN_METADATA: compact_json({"version": __version__})}
+    return pa.schema([pa.field(name, kinds.get(name, pa.string())) for name in names], metadata=mark)
+
+
+def vector_field(model: str, length: int) -> pa.Field[Any]:
+    """The column of vectors, which knows the model that makes them."""
+    import pyarrow as pa
+
+    metadata = {MODEL_METADATA: model.encode(), LENGTH_METADATA: str(length).encode()}
+    return pa.field(VECTOR_COLUMN, pa.list_(pa.float32(), length), metadata=metadata)
+
+
+def _moment(seconds: float) -> dt.datetime:
+    """A time of the system, within what a time stamp holds: file systems can hold others."""
+    return dt.datetime.fromtimestamp(min(max(seconds, 0.0), 253_402_300_799.0), dt.timezone.utc)
+
+
+def _file_rows(file: IndexedFile, now: dt.datetime) -> Iterator[dict[str, Any]]:
+    source = file.found.source
+    vectors = file.vectors or (None,) * len(file.chunks)
+    for chunk, vector in zip(file.chunks, vectors, strict=True):
+        yield {
+            "id": chunk_id(source, chunk.index),
+            "text": chunk.text,
+            "title": chunk.title,
+            "chunkSource": source,
+            "file_name": source_name(file.found.path.name),
+            "file_type": source_name(file.found.path.suffix).lower(),
+            "chunk_index": chunk.index,
+            "place": chunk.place,
+            "extractor": chunk.extractor,
+            "content_hash": file.content_hash,
+            "modified_at": _moment(file.found.modified),
+            "indexed_at": now,
+            VECTOR_COLUMN: vector,
+        }
+
+
+def _in_sources(sources: Iterable[str]) -> str:
+    return f"chunkSource IN ({', '.join(map(quote_text, sources))})"
+
+
+def _groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _foreign_table(name: str) -> LancelotError:
+    return LancelotError(
+        f"The table {one_line(name)} was not made by `{PROGRAM} index`, so it is left as it is.",
+        "Name another table with --table, or another folder with --path.",
+    )
+
+
+class ChunkTable:
+    """The table that one run writes. Each change is one commit of whole files, so no reader sees half of one."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    @classmethod
+    def open(cls, database: Path, name: str, *, create: bool) -> ChunkTable | None:
+        """The table of this name, made where it is not there and `create` says so; one of another program is refused."""
+        import lancedb
+
+        if not create and not (database / f"{name}.lance").is_dir():
+            return None
+        with engine_errors(f"open the table {one_line(name)}"):
+            connection = lancedb.connect(database)
+            try:
+                table = connection.open_table(name)
+            except ValueError as error:
+                if any((database / f"{name}.lance" / "_versions").glob("*")):
+                    raise
+                logger.debug("a new table: %s", error)
+                table = connection.create_table(name, schema=chunk_schema())
+        if OWN_METADATA not in (table.schema.metadata or {}):
+            raise _foreign_table(name)
+        return cls(table)
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return str(self._table.name)
+
+    @property
+    def model(self) -> str | None:
+        """The model of its vectors, None where it has none."""
+        return embedding_model_of(self._table.schema, VECTOR_COLUMN)
+
+    @property
+    def length(self) -> int:
+        """The length of its vectors, 0 where it has none."""
+        schema = self._table.schema
+        return schema.field(VECTOR_COLUMN).type.list_size if VECTOR_COLUMN in schema.names else 0
+
+    def known(self, root: Path) -> dict[str, KnownSource]:
+        """The sources below a folder that are in the table."""
+        with engine_errors("read the table"):
+            rows = self._table.search().select(["chunkSource", "content_hash"]).to_arrow()
+        counted = rows.group_by(["chunkSource", "content_hash"]).aggregate([([], "count_all")])
+        below = source_name(root).rstrip(os.sep) + os.sep
+        return {
+            row["chunkSource"]: KnownSource(row["content_hash"], row["count_all"])
+            for row in counted.to_pylist()
+            if row["chunkSource"].startswith(below)
+        }
+
+    def replace(self, files: Sequence[IndexedFile]) -> None:
+        """Puts files in the place of what the table holds of them, in one commit."""
+        import pyarrow as pa
+
+        now = dt.datetime.now(dt.timezone.utc)
+        rows = [row for file in files for row in _file_rows(file, now)]
+        with engine_errors("write to the table"):
+            batch = pa.Table.from_pylist(rows, schema=self._table.schema)
+            merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            gone = _in_sources(file.found.source for file in files)
+            merge.when_not_matched_by_source_delete(gone).execute(batch, on_bad_vectors="null")
+
+    def remove(self, sources: Sequence[str]) -> None:
+        """Takes sources out of the table."""
+        for some in _groups(sources, SOURCES_IN_A_CONDITION):
+            with engine_errors("write to the table"):
+                self._table.delete(_in_sources(some))
+
+    def vectors_by_text(self, sources: Sequence[str]) -> dict[str, Vector[float]]:
+        """The vectors that these sources have, by the text that they were made of."""
+        if not self.length or not sources:
+            return {}
+        with engine_errors("read the table"):
+            query = self._table.search().where(f"{_in_sources(sources)} AND {VECTOR_COLUMN} IS NOT NULL")
+            rows = query.select(["text", VECTOR_COLUMN]).to_arrow().to_pylist()
+        return {row["text"]: array.array("f", row[VECTOR_COLUMN]) for row in rows}
+
+    def add_vectors(self, model: str, length: int) -> None:
+        """Gives the table an empty column of vectors, in the place of one of another model."""
+        import pyarrow as pa
+
+        with engine_errors("add the column of vectors"):
+            if self.length:
+                self._table.drop_columns([VECTOR_COLUMN])
+            self._table.add_columns(pa.schema([vector_field(model, length)]))
+
+    def without_vector(self, most: int) -> list[tuple[str, str]]:
+        """Id and text of chunks whose vector is missing, `most` at most."""
+        with engine_errors("read the table"):
+            query = self._table.search().where(f"{VECTOR_COLUMN} IS NULL").select(["id", "text"]).limit(most)
+            return [(row["id"], row["text"]) for row in query.to_arrow().to_pylist()]
+
+    def count_without_vector(self) -> int:
+        """How many chunks have no vector."""
+        with engine_errors("read the table"):
+            return int(self._table.count_rows(f"{VECTOR_COLUMN} IS NULL" if self.length else None))
+
+    def set_vectors(self, vectors: Mapping[str, Vector[float]]) -> None:
+        """Fills in vectors by the id of their chunk, in one commit."""
+        import pyarrow as pa
+
+        with engine_errors("write to the table"):
+            kind = self._table.schema.field(VECTOR_COLUMN).type
+            rows = pa.table({"id": list(vectors), VECTOR_COLUMN: pa.array(list(vectors.values()), kind)})
+            self._table.merge_insert("id").when_matched_update_all().execute(rows)
+
+    def make_indexes(self, language: str | None) -> None:
+        """Makes the indexes that are missing, brings the others up to date, and tidies the files up.
+
+        `language` is that of the stemming; None keeps the one that the table has, which is English at first.
+        """
+        with engine_errors("build the indexes"):
+            if not self._table.count_rows():
+                return
+            indexes = {index.columns[0]: _read_index(index) for index in self._table.list_indices()}
+            self._index_values(indexes)
+            self._index_texts(indexes, language)
+            self._index_vectors(indexes)
+            if any(index.uncovered for index in map(_read_index, self._table.list_indices())):
+                self._table.optimize()
+
+    def _index_values(self, indexes: Mapping[str, Index]) -> None:
+        from lancedb.index import Bitmap, BTree
+
+        for kind, columns in ((BTree, BTREE_COLUMNS), (Bitmap, BITMAP_COLUMNS)):
+            for column in columns:
+                if column not in indexes:
+                    self._table.create_index(column, config=kind())
+
+    def _index_texts(self, indexes: Mapping[str, Index], language: str | None) -> None:
+        from lancedb.index import FTS
+
+        for column in ("text", "title"):
+            held = indexes[column].details.get("language", "English") if column in indexes else None
+            if held is None or language not in (None, held):
+                config = FTS(
+                    base_tokenizer="icu/split",
+                    language=language or "English",
+                    stem=True,
+                    lower_case=True,
+                    ascii_folding=True,
+                    remove_stop_words=False,
+                    max_token_length=128,
+                    with_position=True,
+                )
+                self._table.create_index(column, config=config, replace=True)
+
+    def _index_vectors(self, indexes: Mapping[str, Index]) -> None:
+        from lancedb.index import IvfFlat
+
+        if VECTOR_COLUMN in indexes or not self.length:
+            return
+        if self._table.count_rows(f"{VECTOR_COLUMN} IS NOT NULL") >= VECTOR_INDEX_ROWS:
+            self._table.create_index(VECTOR_COLUMN, config=IvfFlat(distance_type="cosine"))
+
+
+# --- one run
+
+
+LOCK_FILE = ".lancelot.lock"
+BATCH_CHUNKS = 1000
+BATCH_FILES = 200
+"""Chunks and files that one commit takes in; a file is never divided, however many chunks it has."""
+EMBEDDED_AT_ONCE = 5000
+"""Chunks of a file above which it is written first and gets its vectors afterwards, to bound the memory."""
+
+
+@dataclass(frozen=True)
+class IndexRequest:
+    """What a person asks to be indexed, into which table of which folder, and how."""
+
+    folder: Path
+    database: Path
+    table: str
+    force: bool = False
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    language: str | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class IndexProgress:
+    """How far a run is: `done` of `total` files or, where it fills in vectors, chunks."""
+
+    doing: Literal["files", "vectors", "indexes"]
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class IndexSummary:
+    """What a run did. `unchanged` files were there already; `chunks` are those of the folder's files in the table."""
+
+    request: IndexRequest
+    new: int
+    updated: int
+    unchanged: int
+    removed: int
+    chunks: int
+    without_vector: int
+    ignored: Mapping[str, int]
+    failed: Mapping[str, str]
+    notes: tuple[str, ...]
+    seconds: float
+    stopped: bool = False
+
+
+def check_request(request: IndexRequest) -> IndexRequest:
+    """The request with its folder resolved; LancelotError says what is wrong with it."""
+    try:
+        folder = request.folder.expanduser().resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise LancelotError(
+            f"The folder {one_line(str(request.folder))} cannot be opened ({reason_of(error)}).",
+            "Name a folder that exists.",
+        ) from error
+    if not folder.is_dir():
+        raise LancelotError(f"{one_line(str(folder))} is no folder.", "Name the folder that it lies in.")
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", request.table) or request.table.startswith("."):
+        raise LancelotError(
+            f'"{one_line(request.table)}" cannot be the name of a table.',
+            "Use letters of the English alphabet, digits, _, - and dots.",
+        )
+    for parent in (request.database, *request.database.parents):
+        if parent.suffix == ".lance":
+            raise LancelotError(f"{request.database} is inside a table.", f"Set the folder to {parent.parent}.")
+    return replace(request, folder=folder)
+
+
+@contextlib.contextmanager
+def write_lock(database: Path) -> Iterator[None]:
+    """Keeps other runs out of a database folder, which is made where it is not there; the system frees it with the process."""
+    import filelock
+
+    try:
+        database.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(database / LOCK_FILE, timeout=0):
+            yield
+    except filelock.Timeout as error:
+        raise LancelotError(
+            f"Another run of `{PROGRAM} index` is writing to {database}.", "Try again when it is done."
+        ) from error
+    except OSError as error:
+        raise LancelotError(
+            f"The database folder {database} cannot be written to ({reason_of(error)}).",
+            "Name another one with --path, or see to its rights and its disk.",
+        ) from error
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file's content in hexadecimal."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class IndexRun:
+    """One run over a folder: it compares, reads, cuts, embeds and writes, and can be stopped between two commits."""
+
+    def __init__(
+        self,
+        request: IndexRequest,
+        *,
+        embedder: BulkEmbedder,
+        extractor: Extractor,
+        report: Callable[[IndexProgress], None] = lambda _progress: None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._request = request
+        self._embedder = embedder
+        self._extractor = extractor
+        self._report = report
+        self._stop = stop or threading.Event()
+        self._held: dict[str, KnownSource] = {}
+        self._waiting: list[IndexedFile] = []
+        self._failed: dict[str, str] = {}
+        self._ignored: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+
+    def run(self) -> IndexSummary:
+        """Brings the table up to date with the folder; a dry run only finds out what that would be."""
+        started = time.monotonic()
+        request = self._request
+        with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
+            table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
+            self._held = table.known(request.folder) if table else {}
+            self._take_all(table)
+            if not self._stop.is_set():
+                self._finish(table)
+            return self._summary(started, table)
+
+    def _take_all(self, table: ChunkTable | None) -> None:
+        """Brings in every file that is new or changed, and takes out those that are gone."""
+        request = self._request
+        listing = FileFinder(request.folder, include=request.include, exclude=request.exclude).find()
+        self._ignored.update(listing.ignored)
+        self._failed.update(listing.failed)
+        stays = set()
+        for position, found in enumerate(listing.files):
+            if self._stop.is_set():
+                break
+            self._report(IndexProgress("files", position, len(listing.files)))
+            if self._take(found):
+                stays.add(found.source)
+            if self._is_batch_full():
+                self._write(table)
+        self._write(table)
+        if not self._stop.is_set():
+            self._remove(table, [one for one in self._held if one not in stays and not listing.may_hold(one)])
+
+    def _take(self, found: FoundFile) -> bool:
+        """Reads one file if it is new or changed; whether it has a place in the table, or keeps the one it had."""
+        known = self._held.get(found.source)
+        if known and not self._request.force and self._is_unchanged(found, known):
+            self._counts["unchanged"] += 1
+            return True
+        read = self._extractor.extract(found.path)
+        if read.ignored:
+            self._ignored[read.ignored] += 1
+        elif read.failed:
+            self._failed[found.source] = read.failed
+        else:
+            self._waiting.append(IndexedFile(found, read.hash, read.chunks))
+        return not read.ignored
+
+    def _is_unchanged(self, found: FoundFile, known: KnownSource) -> bool:
+        try:
+            return known.content_hash == hash_file(found.path)
+        except OSError:
+            return False  # the extractor says why
+
+    def _is_batch_full(self) -> bool:
+        return len(self._waiting) >= BATCH_FILES or sum(len(file.chunks) for file in self._waiting) >= BATCH_CHUNKS
+
+    def _write(self, table: ChunkTable | None) -> None:
+        """Writes the files that wait, in one commit."""
+        files, self._waiting = self._waiting, []
+        if files and table and not self._request.dry_run:
+            table.replace(self._with_vectors(table, files) if self._can_embed(table) else files)
+        for file in files:
+            source = file.found.source
+            self._counts["updated" if source in self._held else "new"] += 1
+            self._held[source] = KnownSource(file.content_hash, len(file.chunks))
+
+    def _remove(self, table: ChunkTable | None, gone: Sequence[str]) -> None:
+        if table and not self._request.dry_run:
+            table.remove(gone)
+        self._counts["removed"] = len(gone)
+        for source in gone:
+            del self._held[source]
+
+    def _finish(self, table: ChunkTable | None) -> None:
+        """Fills in vectors that are missing, and brings the indexes up to date."""
+        if table is None or self._request.dry_run:
+            return
+        if self._can_embed(table):
+            self._fill_in_vectors(table)
+        self._report(IndexProgress("indexes", 0, 1))
+        table.make_indexes(self._request.language)
+
+    # Vectors.
+
+    def _can_embed(self, table: ChunkTable) -> bool:
+        """Whether chunks get vectors now; the table gets its column for them when that is so for the first time."""
+        if not self._embedder.works:
+            return False
+        wanted = self._embedder.model
+        if table.length and (wanted == table.model or not self._request.force):
+            return True
+        length = self._embedder.length_of(wanted)
+        if length:
+            table.add_vectors(wanted, length)
+        return bool(length)
+
+    def _with_vectors(self, table: ChunkTable, files: Sequence[IndexedFile]) -> list[IndexedFile]:
+        """The files with vectors; a text that the table has one for is not embedded again, unless all is done anew."""
+        now = [file for file in files if len(file.chunks) <= EMBEDDED_AT_ONCE]
+        changed = [file.found.source for file in now if file.found.source in self._held and not self._request.force]
+        held = table.vectors_by_text(changed)
+        missing = {chunk.text: None for file in now for chunk in file.chunks if chunk.text not in held}
+        vectors = {**held, **self._embed(table, list(missing))}
+        return [replace(file, vectors=tuple(vectors.get(chunk.text) for chunk in file.chunks)) for file in files]
+
+    def _embed(self, table: ChunkTable, texts: Sequence[str]) -> dict[str, Vector[float]]:
+        """The vector of each text that has one."""
+        vectors = self._embedder.embed(texts, model=table.model or self._embedder.model)
+        return {text: one for text, one in zip(texts, vectors, strict=True) if one and len(one) == table.length}
+
+    def _fill_in_vectors(self, table: ChunkTable) -> None:
+        """Embeds the chunks that were written without a vector: before there was a key, or while a server failed."""
+        missing, refused = table.count_without_vector(), set[str]()
+        filled = 0
+        while self._embedder.works and not self._stop.is_set():
+            rows = [row for row in table.without_vector(BATCH_CHUNKS + len(refused)) if row[0] not in refused]
+            if not rows:
+                return
+            self._report(IndexProgress("vectors", filled, missing))
+            vectors = self._embed(table, list(dict.fromkeys(text for _, text in rows)))
+            refused |= {row for row, text in rows if text not in vectors}
+            if vectors:
+                table.set_vectors({row: vectors[text] for row, text in rows if text in vectors})
+            filled += len(rows)
+
+    def _summary(self, started: float, table: ChunkTable | None) -> IndexSummary:
+        return IndexSummary(
+            request=self._request,
+            new=self._counts["new"],
+            updated=self._counts["updated"],
+            unchanged=self._counts["unchanged"],
+            removed=self._counts["removed"],
+            chunks=sum(source.chunks for source in self._held.values()),
+            without_vector=table.count_without_vector() if table else 0,
+            ignored=dict(self._ignored),
+            failed=dict(self._failed),
+            notes=tuple(self._embedder.notes),
+            seconds=time.monotonic() - started,
+            stopped=self._stop.is_set(),
+        )
+
+
+# --- what a run did
+
+
+MAX_FAILED_SHOWN = 200
+
+
+def index_object(summary: IndexSummary) -> dict[str, Any]:
+    """The summary for a program or a model; at most MAX_FAILED_SHOWN of the files that failed are named."""
+    request = summary.request
+    failed = [
+        {"path": one_line(source), "reason": shorten(reason, 200)}
+        for source, reason in itertools.islice(sorted(summary.failed.items()), MAX_FAILED_SHOWN)
+    ]
+    answer = {
+        "totalFiles": summary.new + summary.updated + summary.unchanged,
+        "newFiles": summary.new,
+        "updatedFiles": summary.updated,
+        "skippedFiles": summary.unchanged,
+        "removedFiles": summary.removed,
+        "ignoredFiles": sum(summary.ignored.values()),
+        "failedFiles": len(summary.failed),
+        "totalChunks": summary.chunks,
+        "chunksWithoutVector": summary.without_vector,
+        "durationSeconds": round(summary.seconds, 2),
+        "folder": source_name(request.folder),
+        "table": request.table,
+        "database": source_name(request.database),
+        "dryRun": request.dry_run,
+        "stopped": summary.stopped,
+    }
+    lists = {"ignored": dict(summary.ignored), "failed": failed, "notes": list(summary.notes)}
+    return answer | {name: value for name, value in lists.items() if value}
+
+
+def index_lines(summary: IndexSummary) -> str:
+    """The summary for a person: one line, then why files were left out, and each that could not be read."""
+    request = summary.request
+    did = "Would index" if request.dry_run else "Stopped indexing" if summary.stopped else "Indexed"
+    counts = {
+        "new": summary.new,
+        "updated": summary.updated,
+        "unchanged": summary.unchanged,
+        "removed": summary.removed,
+    }
+    total = plural(summary.new + summary.updated + summary.unchanged, "file")
+    places = f"{one_line(source_name(request.folder))} into the table {request.table} of {request.database}"
+    done = listed(f"{count:,} {word}" for word, count in counts.items())
+    lines = [f"{did} {places}: {total} ({done}), {plural(summary.chunks, 'chunk')} in {summary.seconds:.1f} s"]
+    if summary.ignored:
+        reasons = listed(f"{count:,} {reason}" for reason, count in sorted(summary.ignored.items()))
+        lines.append(f"left out: {reasons}")
+    lines += [f"note: {note}" for note in summary.notes]
+    lines += [f"not read: {one_line(source)}: {reason}" for source, reason in sorted(summary.failed.items())]
+    return "\n".join(lines)
 
 
 # ======================================================================================================================
@@ -6331,22 +7214,31 @@ def _wrong_lengths(length: int, layouts: Iterable[TableLayout]) -> list[Check]:
     return lines
 
 
+def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Check]:
+    """Embeds one word for real with a model, and compares the vector's length with those of the tables that need it."""
+    host = host_of(status.settings.endpoint)
+    try:
+        length = len(embedder.embed(["lancelot"], model=model)[0])
+    except LancelotError as error:
+        refused = "refused the API key" in str(error) or "cannot be given this API key" in str(error)
+        remedy = "Store another key with `lancelot init`." if refused else "Check OPENAI_BASE_URL and EMBEDDING_MODEL."
+        return [Check("embeddings", "failed", str(error), remedy, refused=refused)]
+    tables = [layout for layout in status.tables if (layout.model or embedder.model) == model]
+    return [Check("embeddings", "ok", f"{host} embeds with {model}: length {length}."), *_wrong_lengths(length, tables)]
+
+
 def check_embeddings(status: Status) -> list[Check]:
-    """Embeds one word for real and compares the vector's length with each table's."""
+    """Embeds one word for real with each model that the tables need: the one that they name, else that of the settings."""
     settings = status.settings
     if "OPENAI_BASE_URL" in settings.refused:
         return [Check("embeddings", "failed", status.why_no_embeddings, "Correct OPENAI_BASE_URL, or unset it.")]
     if not status.embeddings:
         told = "No key and no endpoint: searches are by words, and nothing leaves this machine."
         return [Check("embeddings", "ok", told)]
-    try:
-        length = len(Embedder(settings, key=lambda _: status.key).embed(["lancelot"])[0])
-    except LancelotError as error:
-        refused = "refused the API key" in str(error) or "cannot be given this API key" in str(error)
-        remedy = "Store another key with `lancelot init`." if refused else "Check OPENAI_BASE_URL and EMBEDDING_MODEL."
-        return [Check("embeddings", "failed", str(error), remedy, refused=refused)]
-    told = f"{host_of(settings.endpoint)} embeds with {settings.embedding_model}: length {length}."
-    return [Check("embeddings", "ok", told), *_wrong_lengths(length, status.tables)]
+    embedder = Embedder(settings, key=lambda _: status.key)
+    used = dict.fromkeys(layout.model or settings.embedding_model for layout in status.tables if layout.vectors)
+    lines = (_embedding_lines(embedder, model, status) for model in used or [settings.embedding_model])
+    return list(itertools.chain.from_iterable(lines))
 
 
 def check_chat(status: Status) -> list[Check]:
@@ -7537,37 +8429,169 @@ def command_doctor(session: Session) -> int:
     return 1 if any(check.status == "failed" for check in checks) else 0
 
 
+# --- index
+
+
+REPORT_SECONDS = 0.25
+"""Between two reports of progress to another program."""
+
+
+def _stop_at_signals(stop: threading.Event) -> None:
+    """Lets Ctrl-C and a polite end of the process stop a run between two commits; a second one ends it at once."""
+
+    def handle(_signal: int, _frame: object) -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _stop_at_end_of_input(stop: threading.Event) -> None:
+    """Stops a run when the program that started it closes our input, or is gone."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        stop.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+class _Reporter:
+    """Tells another program how far a run is, in a line of JSON now and then."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def report(self, progress: IndexProgress) -> None:
+        if time.monotonic() - self._last >= REPORT_SECONDS:
+            self._last = time.monotonic()
+            say_json(compact_json({"doing": progress.doing, "done": progress.done, "total": progress.total}))
+            sys.stdout.flush()
+
+
+class _Bar:
+    """Shows a person at a terminal how far a run is: a bar for files, one for vectors."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def report(self, progress: IndexProgress) -> None:
+        import tqdm
+
+        if self._bar is None or self._bar.desc.rstrip(": ") != progress.doing:
+            self.close()
+            self._bar = tqdm.tqdm(desc=progress.doing, total=progress.total, file=sys.stderr, leave=False)
+        self._bar.update(progress.done - self._bar.n)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _index_request(session: Session) -> IndexRequest:
+    options, settings = session.arguments, session.settings
+    if settings.path is None:
+        raise LancelotError(
+            "No folder is set for the table.",
+            "Name one with --path, which is made where it is not there; or run `init`.",
+        )
+    if is_address(settings.path):
+        raise LancelotError(
+            f"{_without_password(settings.path)} is no folder of this machine.", "Name one with --path."
+        )
+    request = IndexRequest(
+        Path(options.folder),
+        Path(settings.path).absolute(),
+        settings.table,
+        force=options.force,
+        include=tuple(options.include),
+        exclude=tuple(options.exclude),
+        language=options.language,
+        dry_run=options.dry_run,
+    )
+    return check_request(request)
+
+
+def _index(session: Session, report: Callable[[IndexProgress], None]) -> IndexSummary:
+    request, stop = _index_request(session), threading.Event()
+    _stop_at_signals(stop)
+    if session.arguments.report:
+        _stop_at_end_of_input(stop)
+    embedder = BulkEmbedder(Embedder(session.settings), stop=stop)
+    with Extractor([*session.command, EXTRACT_COMMAND]) as extractor:
+        return IndexRun(request, embedder=embedder, extractor=extractor, report=report, stop=stop).run()
+
+
+def _index_and_report(session: Session) -> int:
+    """Runs for another program: lines of JSON, the last one the summary or the reason why there is none."""
+    try:
+        summary = _index(session, _Reporter().report)
+    except LancelotError as error:
+        say_json(compact_json({"error": str(error)}))
+        return 1
+    say_json(compact_json(index_object(summary)))
+    return 0
+
+
+def command_index(session: Session) -> int:
+    """`index`: brings a table up to date with a folder of files."""
+    if session.arguments.report:
+        return _index_and_report(session)
+    for problem in session.settings.problems:
+        say(f"{PROGRAM}: {problem}", to=sys.stderr)
+    at_terminal = sys.stderr is not None and sys.stderr.isatty()
+    bar = _Bar()
+    try:
+        summary = _index(session, bar.report if at_terminal else lambda _progress: None)
+    finally:
+        bar.close()
+    _print_answer(session, as_json=lambda: compact_json(index_object(summary)), as_lines=lambda: index_lines(summary))
+    return 130 if summary.stopped else 0
+
+
 # --- demo
 
 
-def manual_rows() -> list[dict[str, str]]:
-    """Lancelot's own settings and tools as rows to search."""
-    rows = [
-        {
-            "id": setting.name,
-            "title": f"Setting {setting.name}",
-            "chunkSource": "settings",
-            "text": f"{setting.name}: {setting.help}",
-        }
-        for setting in SETTINGS
-    ]
-    for tool in TOOLS:
-        text = "\n".join([tool.description, *(f"{parameter.name}: {parameter.help}" for parameter in tool.parameters)])
-        rows.append({"id": tool.name, "title": f"Tool {tool.name}", "chunkSource": "tools", "text": text})
-    return rows
+DEMO_QUERY = "encryption of my keys"
+"""Its words stand in the documentation in other forms only, such as `encrypted`."""
 
 
-async def _show_demo(session: Session, folder: str) -> None:
+def documentation() -> str:
+    """The README, which stands beside the module, or in the metadata of the package that the module came with."""
+    import importlib.metadata
+
+    readme = Path(__file__).with_name("README.md")
+    if readme.is_file():
+        return readme.read_text(encoding="utf-8")
+    return importlib.metadata.metadata(PROGRAM)["Description"]
+
+
+def _index_documentation(session: Session, folder: Path) -> IndexSummary:
+    """A table of the documentation. No key is looked for: the demonstration leaves this machine alone."""
+    settings = load_settings({}, folder)
+    (folder / "docs").mkdir()
+    (folder / "docs" / "README.md").write_text(documentation(), encoding="utf-8")
+    request = check_request(IndexRequest(folder / "docs", folder / "db", settings.table))
+    embedder = BulkEmbedder(Embedder(settings, key=lambda _: KeyLookup(None)))
+    with Extractor([*session.command, EXTRACT_COMMAND]) as extractor:
+        return IndexRun(request, embedder=embedder, extractor=extractor).run()
+
+
+async def _show_demo(session: Session, folder: Path) -> None:
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters
 
-    environ = {"LANCEDB_PATH": folder, "LANCELOT_SEARCH_TYPE": "text", "LANCELOT_LOG_LEVEL": "error"}
-    environ |= {"LANCEDB_TABLE": DEMO_TABLE, "LANCEDB_TEXT_COLUMN": "text"} | start_environment(session.environ)
+    environ = {"LANCEDB_PATH": str(folder), "LANCEDB_TABLE": "documents", "LANCELOT_LOG_LEVEL": "error"}
+    environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"} | start_environment(session.environ)
     program, *arguments = session.command
     server = StdioServerParameters(command=program, args=arguments, env=environ)
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("lancedb_status", {}),
-        ("lancedb_search", {"query": "which API key goes where", "limit": 3}),
+        ("lancedb_search", {"query": DEMO_QUERY, "searchType": "text", "limit": 3}),
+        ("lancedb_search", {"query": DEMO_QUERY, "searchType": "fts", "limit": 3}),
         ("lancedb_query", {"question": "How long may an embedding call take?", "contextBudget": 900}),
     )
     async with Client(server) as client:
@@ -7578,14 +8602,14 @@ async def _show_demo(session: Session, folder: str) -> None:
 
 
 def command_demo(session: Session) -> int:
-    """`demo`: a small folder in a temporary place, served by this very program to a real MCP client."""
+    """`demo`: the documentation, indexed in a temporary place and served by this very program to a real MCP client."""
     import anyio
 
     with tempfile.TemporaryDirectory(prefix="lancelot-demo-") as folder:
-        write_demo(Path(folder, "db"), manual_rows())
-        say(f"A LanceDB folder with {plural(len(manual_rows()), 'row')} on Lancelot's own settings and tools was made.")
-        anyio.run(_show_demo, session, str(Path(folder, "db")))
-    say("\nThat is what an MCP client sees. `init` sets Lancelot up for a folder of yours.")
+        say(index_lines(_index_documentation(session, Path(folder).resolve())))
+        anyio.run(_show_demo, session, Path(folder).resolve() / "db")
+    say("\nThat is what an MCP client sees: full-text search knows a word in all of its forms, text search as written.")
+    say("`index FOLDER --path DATABASE` does the same with your files, and `init` sets Lancelot up for a client.")
     return 0
 
 
@@ -7765,11 +8789,9 @@ def command_extract() -> int:
 # --- parsing and the edge of the program
 
 
-EXTRACT_COMMAND = "extract"
-"""Starts the child process that reads files; neither the help nor a complaint names it."""
-
 COMMANDS: Mapping[str, Callable[[Session], int]] = {
     "init": command_init,
+    "index": command_index,
     "search": command_search,
     "query": command_query,
     "ask": command_ask,
@@ -7818,6 +8840,26 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--forget", action="store_true", help="remove what is stored")
 
 
+def _language(text: str) -> str:
+    try:
+        return read_choice(text, choices=[name.lower() for name in LANGUAGES]).capitalize()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{one_line(text)} is not {error}") from error
+
+
+def _add_index(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="the folder of files to index")
+    parser.add_argument("--table", help="the table to make or bring up to date (LANCEDB_TABLE)")
+    parser.add_argument("--force", action="store_true", help="read every file anew, also those that did not change")
+    for option, verb in (("--include", "take only"), ("--exclude", "leave out")):
+        shown = f"{verb} the files that this pattern matches, as in .gitignore; may be given several times"
+        parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=shown)
+    shown = f"the language whose word endings the full-text index knows (English): {', '.join(LANGUAGES)}"
+    parser.add_argument("--language", type=_language, metavar="LANGUAGE", help=shown)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
+
+
 def _add_tool_options(parser: argparse.ArgumentParser, tool: Tool, short: Mapping[str, str]) -> None:
     for parameter in tool.parameters:
         flag = "--" + re.sub(r"([A-Z])", r"-\1", parameter.name).lower()
@@ -7844,6 +8886,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", title="commands")
     _add_init(commands.add_parser("init", help="set up: folder, key, and what to put into a client"))
+    index = commands.add_parser("index", help="make a table from a folder of files, or bring it up to date")
+    _add_index(index)
     search = commands.add_parser("search", help="search a table")
     query = commands.add_parser("query", help="context for a question, as a model gets it")
     _add_tool_options(search, cast("Tool", find_tool("lancedb_search")), {"searchType": "--type"})
@@ -7860,9 +8904,9 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--table", help="the table of calls that name none (LANCEDB_TABLE)")
     version = commands.add_parser("version", help="the version; with --json the protocol and what is enabled")
     commands.add_parser("demo", help="make a small folder, serve it, and show what a client sees")
-    for command in (search, query, question, read, files, status, doctor):
+    for command in (index, search, query, question, read, files, status, doctor):
         command.add_argument("--path", help="the LanceDB folder (LANCEDB_PATH)")
-    for command in (search, query, question, read, files, status, doctor, version):
+    for command in (index, search, query, question, read, files, status, doctor, version):
         command.add_argument("--json", action="store_true", help="print what the tool answers, for programs")
     return parser
 

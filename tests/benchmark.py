@@ -1,6 +1,7 @@
 """Measures the quality and the speed of the searches: for the documentation, not a test.
 
     python tests/benchmark.py quality FOLDER    nDCG@10 over collections: FOLDER/NAME/{corpus.jsonl,queries.jsonl,qrels.tsv}
+    python tests/benchmark.py indexed FOLDER    the same collections as files, one a document, by way of `lancelot index`
     python tests/benchmark.py speed [ROWS]      time of each search over ROWS made-up rows, as ratios to a plain scan
 
 A collection's vectors are taken from FOLDER/../vectors/NAME.npz where they are (`D` of the corpus and `Q` of the queries,
@@ -134,6 +135,41 @@ def quality(folder: Path) -> None:
             print(f"{path.name:12} {name:24} nDCG@10 {value:.4f}", flush=True)
 
 
+def write_files(folder: Path, documents: list[dict[str, Any]], *, suffix: str) -> None:
+    """A file for each document, under the number that it has in the collection."""
+    folder.mkdir()
+    for number, one in enumerate(documents):
+        title = f"# {one['title']}\n\n" if one.get("title") else ""
+        Path(folder, f"{number}{suffix}").write_text(title + str(one["text"]), encoding="utf-8")
+
+
+def index_files(files: Path, database: Path) -> lancelot.IndexSummary:
+    settings = lancelot.load_settings({}, database / "no settings")
+    embedder = lancelot.BulkEmbedder(lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
+    request = lancelot.check_request(lancelot.IndexRequest(files, database, "documents"))
+    with lancelot.Extractor([sys.executable, str(PROJECT / "lancelot.py"), "extract"]) as extractor:
+        return lancelot.IndexRun(request, embedder=embedder, extractor=extractor).run()
+
+
+def best_documents(searcher: lancelot.Searcher, query: str, ids: Sequence[str]) -> list[str]:
+    """The documents of the best chunks, each once."""
+    hits = searcher.search(lancelot.SearchRequest(query, 50, "fts")).hits
+    return list(dict.fromkeys(ids[int(Path(hit.source).stem)] for hit in hits))
+
+
+def indexed(folder: Path) -> None:
+    """nDCG@10 of full-text search over collections that were indexed as files; documents rank by their best chunk."""
+    for path in sorted(one for one in folder.iterdir() if (one / "corpus.jsonl").exists()):
+        documents, queries = read_lines(path / "corpus.jsonl"), read_lines(path / "queries.jsonl")
+        relevant, ids = read_relevance(path / "qrels.tsv"), [one["_id"] for one in documents]
+        with tempfile.TemporaryDirectory() as scratch:
+            write_files(Path(scratch, "files"), documents, suffix=".py" if path.name == "cosqa" else ".md")
+            summary = index_files(Path(scratch, "files"), Path(scratch, "db"))
+            searcher = make_searcher(Path(scratch, "db"), vectors=None)
+            total = sum(ndcg(best_documents(searcher, one["text"], ids), relevant[one["_id"]]) for one in queries)
+        print(f"{path.name:12} {summary.chunks:6,} chunks, fts  nDCG@10 {total / len(queries):.4f}", flush=True)
+
+
 def speed(rows: int) -> None:
     import lancedb
     import pyarrow as pa
@@ -172,6 +208,8 @@ def best_time(call: Callable[[], Any], *, times: int = 3) -> float:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["quality"] and len(sys.argv) == 3:
         quality(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["indexed"] and len(sys.argv) == 3:
+        indexed(Path(sys.argv[2]))
     elif sys.argv[1:2] == ["speed"]:
         speed(int(sys.argv[2]) if len(sys.argv) > 2 else 200_000)
     else:

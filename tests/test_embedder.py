@@ -89,7 +89,7 @@ def test_only_the_last_queries_are_remembered(
 def test_a_failure_is_not_remembered(make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = Embedder(make_settings(OPENAI_BASE_URL="http://127.0.0.1:9/v1"))
     answers: list[Any] = [{}, {"data": [{"embedding": [1.0, 2.0]}]}]
-    monkeypatch.setattr(embedder, "_post", lambda _: answers.pop(0))
+    monkeypatch.setattr(embedder, "_post", lambda *_: answers.pop(0))
     with pytest.raises(LancelotError, match="no embedding"):
         embedder.embed(["word"])
     assert embedder.embed(["word"]) == [(1.0, 2.0)]

@@ -24,16 +24,19 @@ OWNERS = {
     "keyring": {"Config"},
     "platformdirs": {"Config"},
     "secretstorage": {"Config"},
+    "filelock": {"Indexer"},
     "lancedb": {"Store", "Indexer"},
     "numpy": {"Store"},
     "charset_normalizer": {"Indexer"},
     "pypdf": {"Indexer"},
     "semantic_text_splitter": {"Indexer"},
+    "pathspec": {"Indexer"},
     "pyarrow": {"Store", "Indexer"},
     "httpx2": {"Embedder"},
     "openai": {"Embedder", "Tools"},
     "anyio": {"Tools", "Command line"},
     "mcp": {"Tools", "Command line"},
+    "tqdm": {"Command line"},
 }
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
@@ -133,6 +136,11 @@ def test_no_name_is_used_above_its_definition() -> None:
     assert used_too_early(SOURCE) == []
 
 
+def test_no_name_is_given_two_meanings() -> None:
+    names = [name for node in TREE.body for name in defined_by(node)]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
 def test_the_search_for_early_uses_finds_one_and_leaves_recursion_alone() -> None:
     assert used_too_early("def a():\n    return b()\ndef b():\n    return 1") == ["a (line 2) uses b"]
     assert used_too_early("def a():\n    return b()\ndef b():\n    return c()\ndef c():\n    return a()") == []
@@ -208,7 +216,10 @@ print("events:", seen)
 
 
 def import_events(after: str = "") -> str:
-    names = sorted({name for _, name, inside in imports(TREE) if not inside} | {"collections.abc", "urllib.parse"})
+    names = sorted(
+        {name for _, name, inside in imports(TREE) if not inside}
+        | {"collections.abc", "concurrent.futures", "urllib.parse"}
+    )
     program = WATCH.format(names=names, path=str(MODULE), after=after)
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -1,0 +1,446 @@
+"""A folder of files becomes a table, is kept up to date, and loses nothing when a run is cut short."""
+
+import contextlib
+import datetime as dt
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lancedb
+import pytest
+from conftest import child_environment
+
+import lancelot
+
+COMMAND = (sys.executable, str(lancelot.__file__))
+FILES = {
+    "guide.md": "# Guide\n\nHow to brew tea.\n\n## Water\n\nHeat the water to ninety degrees.\n",
+    "notes/plan.txt": "Buy green tea and a kettle.\n",
+    "notes/brew.py": "def steep(minutes):\n    return minutes * 60\n",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    root = tmp_path / "files"
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.fixture(scope="module")
+def extractor() -> Iterator[lancelot.Extractor]:
+    with lancelot.Extractor([*COMMAND, "extract"]) as started:
+        yield started
+
+
+@pytest.fixture
+def index(
+    tmp_path: Path, extractor: lancelot.Extractor, make_settings: Callable[..., lancelot.Settings]
+) -> Callable[..., lancelot.IndexSummary]:
+    """Runs over a folder into `db`: `index(folder, force=True, OPENAI_BASE_URL=…)`."""
+
+    def run(folder: Path, *, stop: threading.Event | None = None, **options: Any) -> lancelot.IndexSummary:
+        variables = {name: options.pop(name) for name in list(options) if name.isupper()}
+        embedder = lancelot.Embedder(make_settings(**variables), key=lambda _: lancelot.KeyLookup(None))
+        request = lancelot.IndexRequest(folder, tmp_path / "db", **{"table": "documents", **options})
+        bulk = lancelot.BulkEmbedder(embedder, stop=stop)
+        return lancelot.IndexRun(lancelot.check_request(request), embedder=bulk, extractor=extractor, stop=stop).run()
+
+    return run
+
+
+Index = Callable[..., lancelot.IndexSummary]
+
+
+def open_table(tmp_path: Path, name: str = "documents") -> Any:
+    return lancedb.connect(tmp_path / "db").open_table(name)
+
+
+def rows(tmp_path: Path, *, without: tuple[str, ...] = ("indexed_at",)) -> list[dict[str, Any]]:
+    """Every row in the order of ids, without the times of indexing."""
+    every = open_table(tmp_path).to_arrow().drop_columns(list(without)).to_pylist()
+    return sorted(every, key=lambda row: row["id"])
+
+
+def counts(summary: lancelot.IndexSummary) -> tuple[int, int, int, int]:
+    return summary.new, summary.updated, summary.unchanged, summary.removed
+
+
+# What a run does
+
+
+def test_a_folder_becomes_a_table_that_search_works_on(
+    files: Path, index: Index, tmp_path: Path, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    summary = index(files)
+    assert counts(summary) == (3, 0, 0, 0)
+    searcher = make_searcher(LANCEDB_PATH=tmp_path / "db")
+    page = searcher.search(lancelot.SearchRequest("heating waters", 3, "fts"))
+    assert page.ran == "fts"
+    assert page.notes == ()
+    (hit,) = page.hits
+    assert (hit.title, hit.source) == ("Guide > Water", str(files / "guide.md"))
+    assert summary.chunks == open_table(tmp_path).count_rows()
+
+
+def test_every_column_of_a_row_tells_where_it_is_from(files: Path, index: Index, tmp_path: Path) -> None:
+    before = dt.datetime.now(dt.timezone.utc)
+    os.utime(files / "notes" / "plan.txt", (1_700_000_000, 1_700_000_000))
+    index(files)
+    (row,) = [row for row in rows(tmp_path, without=()) if row["file_name"] == "plan.txt"]
+    assert row.pop("indexed_at") >= before
+    assert row == {
+        "id": lancelot.chunk_id(str(files / "notes" / "plan.txt"), 0),
+        "text": "Buy green tea and a kettle.",
+        "title": "plan",
+        "chunkSource": str(files / "notes" / "plan.txt"),
+        "file_name": "plan.txt",
+        "file_type": ".txt",
+        "chunk_index": 0,
+        "place": "line 1",
+        "extractor": "text",
+        "content_hash": lancelot.hash_file(files / "notes" / "plan.txt"),
+        "modified_at": dt.datetime.fromtimestamp(1_700_000_000, dt.timezone.utc),
+    }
+
+
+def test_a_second_run_changes_nothing(files: Path, index: Index, tmp_path: Path) -> None:
+    index(files)
+    version = open_table(tmp_path).version
+    assert counts(index(files)) == (0, 0, 3, 0)
+    assert open_table(tmp_path).version == version
+
+
+def test_a_touched_file_is_not_a_changed_one(files: Path, index: Index) -> None:
+    index(files)
+    os.utime(files / "guide.md", (1, 1))
+    assert counts(index(files)) == (0, 0, 3, 0)
+
+
+def test_an_edit_redoes_one_file_and_leaves_no_old_chunk(files: Path, index: Index, tmp_path: Path) -> None:
+    index(files)
+    (files / "guide.md").write_text("# Guide\n\nOnly this.\n", encoding="utf-8")
+    assert counts(index(files)) == (0, 1, 2, 0)
+    assert [row["text"] for row in rows(tmp_path) if row["file_name"] == "guide.md"] == ["# Guide\n\nOnly this."]
+
+
+def test_what_is_gone_renamed_or_emptied_leaves_the_table(files: Path, index: Index, tmp_path: Path) -> None:
+    index(files)
+    (files / "guide.md").rename(files / "manual.md")
+    (files / "notes" / "plan.txt").write_text("", encoding="utf-8")
+    assert counts(index(files)) == (1, 0, 1, 2)
+    assert {row["file_name"] for row in rows(tmp_path)} == {"manual.md", "brew.py"}
+
+
+def test_two_folders_share_a_table_and_do_not_touch_each_other(files: Path, index: Index, tmp_path: Path) -> None:
+    other = tmp_path / "files2"
+    other.mkdir()
+    (other / "a.txt").write_text("Other tea.", encoding="utf-8")
+    index(files)
+    assert counts(index(other)) == (1, 0, 0, 0)
+    (files / "guide.md").unlink()
+    assert counts(index(files)) == (0, 0, 2, 1)
+    assert {row["file_name"] for row in rows(tmp_path)} == {"a.txt", "plan.txt", "brew.py"}
+
+
+def test_a_part_of_the_folder_brings_only_that_part_up_to_date(files: Path, index: Index) -> None:
+    index(files)
+    (files / "guide.md").unlink()
+    assert counts(index(files / "notes")) == (0, 0, 2, 0)
+
+
+def test_all_is_read_anew_by_force(files: Path, index: Index) -> None:
+    index(files)
+    assert counts(index(files, force=True)) == (0, 3, 0, 0)
+
+
+def test_a_dry_run_tells_the_same_and_writes_nothing(files: Path, index: Index, tmp_path: Path) -> None:
+    (files / "broken.pdf").write_bytes(b"%PDF-1.7 and no more")
+    (files / "empty.txt").write_bytes(b"")
+    told = index(files, dry_run=True)
+    assert not (tmp_path / "db").exists()
+    done = index(files)
+    for name in ("new", "updated", "unchanged", "removed", "chunks", "ignored", "failed"):
+        assert getattr(told, name) == getattr(done, name), name
+    (files / "guide.md").unlink()
+    version = open_table(tmp_path).version
+    assert counts(index(files, dry_run=True)) == (0, 0, 2, 1)
+    assert open_table(tmp_path).version == version
+
+
+def test_a_file_that_cannot_be_read_is_named_and_keeps_what_the_table_has(
+    files: Path, index: Index, tmp_path: Path
+) -> None:
+    index(files)
+    (files / "guide.md").write_bytes(b"%PDF-1.7 and no more")
+    summary = index(files)
+    assert list(summary.failed) == [str(files / "guide.md")]
+    assert counts(summary) == (0, 0, 2, 0)
+    assert "guide.md" in {row["file_name"] for row in rows(tmp_path)}
+    assert f"not read: {files / 'guide.md'}: " in lancelot.index_lines(summary)
+
+
+def test_the_summary_has_the_fields_that_programs_look_for(files: Path, index: Index) -> None:
+    (files / ".hidden").write_text("x", encoding="utf-8")
+    answer = lancelot.index_object(index(files))
+    assert answer.pop("durationSeconds") >= 0
+    assert answer == {
+        "totalFiles": 3,
+        "newFiles": 3,
+        "updatedFiles": 0,
+        "skippedFiles": 0,
+        "removedFiles": 0,
+        "ignoredFiles": 1,
+        "failedFiles": 0,
+        "totalChunks": 4,
+        "chunksWithoutVector": 4,
+        "folder": str(files),
+        "table": "documents",
+        "database": str(files.parent / "db"),
+        "dryRun": False,
+        "stopped": False,
+        "ignored": {"hidden": 1},
+        "notes": ["No API key is set, so there are no embeddings."],
+    }
+
+
+def test_thousands_of_failures_stay_a_short_answer(files: Path, index: Index) -> None:
+    summary = index(files)
+    failed = {f"/very/long/{'x' * 200}/{number}": "reason " * 100 for number in range(5000)}
+    answer = lancelot.index_object(lancelot.replace(summary, failed=failed))
+    assert answer["failedFiles"] == 5000
+    assert len(lancelot.compact_json(answer).encode()) < lancelot.MAX_ANSWER_BYTES
+
+
+# The table
+
+
+def test_a_table_of_another_program_is_never_touched(files: Path, index: Index, tmp_path: Path) -> None:
+    database = lancedb.connect(tmp_path / "db")
+    table = database.create_table("documents", [{"id": "1", "text": "theirs"}])
+    version = table.version
+    with pytest.raises(lancelot.LancelotError, match="was not made by `lancelot index`, so it is left as it is"):
+        index(files)
+    assert (table.version, table.to_arrow().to_pylist()) == (version, [{"id": "1", "text": "theirs"}])
+
+
+def test_the_schema_tells_who_made_it(files: Path, index: Index, tmp_path: Path) -> None:
+    index(files)
+    metadata = open_table(tmp_path).schema.metadata
+    assert json.loads(metadata[b"lancelot"]) == {"version": lancelot.__version__}
+
+
+def test_every_option_of_the_full_text_indexes_is_set(files: Path, index: Index, tmp_path: Path) -> None:
+    index(files)
+    indexes = {found.columns[0]: found for found in open_table(tmp_path).list_indices()}
+    for column in ("text", "title"):
+        details = indexes[column].index_details
+        assert details["base_tokenizer"] == "icu/split"
+        assert details["language"] == "English"
+        assert details["max_token_length"] == 128
+        assert details["remove_stop_words"] is False
+        assert all(details[name] for name in ("stem", "lower_case", "ascii_folding", "with_position"))
+    kinds = {column: found.index_type for column, found in indexes.items() if column not in ("text", "title")}
+    assert kinds == dict.fromkeys(lancelot.BTREE_COLUMNS, "BTree") | dict.fromkeys(lancelot.BITMAP_COLUMNS, "Bitmap")
+    assert all(found.num_unindexed_rows == 0 for found in indexes.values())
+
+
+def test_a_language_is_kept_until_another_one_is_named(files: Path, index: Index, tmp_path: Path) -> None:
+    def language() -> str:
+        (found,) = [one for one in open_table(tmp_path).list_indices() if one.columns == ["text"]]
+        return str(found.index_details["language"])
+
+    index(files, language="Swedish")
+    assert language() == "Swedish"
+    (files / "more.txt").write_text("mer te", encoding="utf-8")
+    index(files)
+    assert language() == "Swedish"
+    index(files, language="German")
+    assert language() == "German"
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "", ".hidden", "ta ble", "tä"])
+def test_a_name_that_is_none_for_a_table_is_refused(name: str, files: Path, index: Index) -> None:
+    with pytest.raises(lancelot.LancelotError, match="cannot be the name of a table"):
+        index(files, table=name)
+
+
+@pytest.mark.parametrize(("name", "words"), [("missing", "cannot be opened"), ("files/guide.md", "is no folder")])
+def test_a_folder_that_is_none_is_refused(name: str, words: str, files: Path, index: Index, tmp_path: Path) -> None:
+    with pytest.raises(lancelot.LancelotError, match=words):
+        index(tmp_path / name)
+    assert files.exists()
+    assert not (tmp_path / "db").exists()
+
+
+def test_two_runs_do_not_write_at_the_same_time(files: Path, index: Index, tmp_path: Path) -> None:
+    with lancelot.write_lock(tmp_path / "db"), pytest.raises(lancelot.LancelotError, match="Another run of"):
+        index(files)
+    assert counts(index(files)) == (3, 0, 0, 0)
+
+
+def test_a_table_whose_making_was_cut_short_is_made_again(files: Path, index: Index, tmp_path: Path) -> None:
+    (tmp_path / "db" / "documents.lance" / "_transactions").mkdir(parents=True)
+    assert counts(index(files)) == (3, 0, 0, 0)
+
+
+# Vectors
+
+
+def test_a_later_run_with_a_server_fills_in_vectors_only(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
+) -> None:
+    index(files)
+    before = rows(tmp_path)
+    summary = index(files, OPENAI_BASE_URL=embedding_server(), EMBEDDING_MODEL="hash")
+    assert counts(summary) == (0, 0, 3, 0)
+    assert summary.without_vector == 0
+    after = rows(tmp_path)
+    assert all(len(row.pop("vector")) == 384 for row in after)
+    assert after == before
+
+
+def test_the_table_knows_its_model_and_queries_are_embedded_with_it(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str], make_searcher: Callable[..., Any]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    url = embedding_server("--log", str(log))
+    index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="model-of-the-table")
+    field = open_table(tmp_path).schema.field("vector")
+    assert field.metadata == {b"embedding_model": b"model-of-the-table", b"embedding_length": b"384"}
+    searcher = make_searcher(LANCEDB_PATH=tmp_path / "db", OPENAI_BASE_URL=url, EMBEDDING_MODEL="another")
+    assert searcher.search(lancelot.SearchRequest("tea", 3, "vector")).ran == "vector"
+    sent = [json.loads(line)["body"]["model"] for line in log.read_text(encoding="utf-8").splitlines()]
+    assert set(sent) == {"model-of-the-table"}
+
+
+def test_a_reader_that_cannot_embed_with_the_model_of_the_table_says_so(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str], make_searcher: Callable[..., Any]
+) -> None:
+    index(files, OPENAI_BASE_URL=embedding_server(), EMBEDDING_MODEL="model-of-the-table")
+    url = embedding_server("--fail-with", "404")
+    searcher = make_searcher(LANCEDB_PATH=tmp_path / "db", OPENAI_BASE_URL=url)
+    page = searcher.search(lancelot.SearchRequest("tea", 3, "vector"))
+    assert page.ran == "text"
+    assert "The vectors of documents were made with model-of-the-table." in page.notes[0]
+
+
+def test_new_chunks_are_embedded_and_known_texts_are_not_sent_again(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    variables = {"OPENAI_BASE_URL": embedding_server("--log", str(log)), "EMBEDDING_MODEL": "hash"}
+    index(files, **variables)
+    log.unlink()
+    text = FILES["guide.md"] + "\n## Cups\n\nWarm the cups.\n"
+    (files / "guide.md").write_text(text, encoding="utf-8")
+    assert index(files, **variables).without_vector == 0
+    sent = [json.loads(line)["body"]["input"] for line in log.read_text(encoding="utf-8").splitlines()]
+    assert sent == ["## Cups\n\nWarm the cups."]
+
+
+def test_a_server_that_fails_leaves_a_whole_table_without_vectors_and_a_note(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
+) -> None:
+    summary = index(files, OPENAI_BASE_URL=embedding_server("--fail-with", "401"), EMBEDDING_MODEL="hash")
+    assert counts(summary) == (3, 0, 0, 0)
+    assert summary.without_vector == summary.chunks == len(rows(tmp_path))
+    assert "asks for an API key" in summary.notes[0]
+
+
+def test_by_force_another_model_takes_the_place_of_the_one_before(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
+) -> None:
+    other = tmp_path / "more"
+    other.mkdir()
+    (other / "a.txt").write_text("Other tea.", encoding="utf-8")
+    url = embedding_server()
+    index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="first")
+    index(other, OPENAI_BASE_URL=url, EMBEDDING_MODEL="first")
+    index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="second")
+    assert open_table(tmp_path).schema.field("vector").metadata[b"embedding_model"] == b"first"
+    summary = index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="second", force=True)
+    assert open_table(tmp_path).schema.field("vector").metadata[b"embedding_model"] == b"second"
+    assert summary.without_vector == 0
+
+
+# Cut short
+
+
+def start_index(files: Path, tmp_path: Path, *options: str, **environ: str) -> subprocess.Popen[str]:
+    command = [*COMMAND, "index", str(files), "--path", str(tmp_path / "db"), "--json", *options]
+    return subprocess.Popen(
+        command,
+        env=child_environment(**environ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def many_files(tmp_path: Path) -> Path:
+    """Files enough for a run of some seconds and several commits."""
+    root = tmp_path / "many"
+    for number in range(1200):
+        path = root / f"{number % 7}" / f"{number}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# Number {number}\n\n" + f"Some words on {number}. " * 60 + "\n", encoding="utf-8")
+    return root
+
+
+def test_a_run_that_is_killed_is_finished_by_the_next(many_files: Path, index: Index, tmp_path: Path) -> None:
+    moments = [0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.2, 2.6] if not os.environ.get("KILLS") else []
+    moments += [0.2 + 0.2 * number for number in range(int(os.environ.get("KILLS", "0")))]
+    cut = 0
+    for moment in moments:
+        run = start_index(many_files, tmp_path)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.communicate(timeout=moment)
+        cut += run.poll() is None
+        run.kill()
+        run.communicate(timeout=30)
+    index(many_files)
+    killed = rows(tmp_path)
+    assert cut >= len(moments) // 2
+    (tmp_path / "db").rename(tmp_path / "killed")
+    index(many_files)
+    assert killed == rows(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["end of input", "SIGTERM", "SIGINT"])
+def test_a_run_that_is_stopped_ends_soon_and_leaves_whole_files(
+    how: str, many_files: Path, index: Index, tmp_path: Path
+) -> None:
+    run = start_index(many_files, tmp_path, *(["--report"] if how == "end of input" else []))
+    assert run.stdin is not None
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "db" / "documents.lance" / "data").is_dir():
+        assert time.monotonic() < deadline
+        assert run.poll() is None
+        threading.Event().wait(0.02)
+    if how == "end of input":
+        run.stdin.close()
+        run.stdin = None
+    else:
+        run.send_signal(getattr(signal, how))
+    out, err = run.communicate(timeout=30)
+    answer = json.loads(out.splitlines()[-1])
+    assert answer["stopped"], (out, err)
+    assert 0 < answer["totalFiles"] < 1200
+    by_file: dict[str, int] = {}
+    for row in rows(tmp_path):
+        by_file[row["chunkSource"]] = by_file.get(row["chunkSource"], 0) + 1
+    assert len(by_file) == answer["totalFiles"]
+    summary = index(many_files)
+    assert summary.new + summary.unchanged == 1200
