@@ -11,7 +11,7 @@ Store         opening the folder, the layout of a table, scans and searches, rea
 Embedder      text to vectors, and a chat model's replies, through OpenAI-compatible endpoints
 Search        one request to one page: which search runs, fallbacks, ranking, context selection
 Formatter     pages to JSON and Markdown, snippets
-Indexer       the only section that writes to a database
+Indexer       a folder of files to a table; the only section that writes to a database
 Health        the checks behind `doctor` and the status
 Tools         the MCP server: schemas, calls, streams, process life
 Clients       what other programs need to start the server, and where they keep their folders
@@ -58,7 +58,7 @@ import weakref
 import zipfile
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from operator import ge, gt, le, lt
@@ -462,6 +462,15 @@ def read_path(text: str) -> str:
     return text if is_address(text) else os.path.expanduser(text)  # noqa: PTH111 - Path would fold a trailing name
 
 
+def read_folders(text: str) -> tuple[str, ...]:
+    """Absolute folders, joined as PATH joins them; ValueError says what is allowed."""
+    folders = tuple(read_path(part.strip()) for part in text.split(os.pathsep) if part.strip())
+    if not folders or not all(Path(folder).is_absolute() for folder in folders):
+        message = f"absolute folders, joined by {os.pathsep}"
+        raise ValueError(message)
+    return folders
+
+
 def read_base_url(text: str) -> str:
     """The address of an OpenAI-compatible server, `/v1` added where it has no path; ValueError says what is allowed."""
     try:
@@ -613,6 +622,14 @@ SETTINGS = (
         "Seconds that the chat model may take for an answer, at most 600.",
     ),
     Setting(
+        "LANCELOT_INDEX_ROOTS",
+        "index_roots",
+        read_folders,
+        None,
+        "Folders whose files a model may index with `lancedb_index`, absolute, joined by `:` (on Windows by `;`). The tool "
+        "is there only where this is set; the command `index` does not need it.",
+    ),
+    Setting(
         "LANCELOT_PASSPHRASE",
         "passphrase",
         str,
@@ -651,6 +668,7 @@ class Settings:
     chat_base_url: str | None
     chat_timeout: float
     log_level: str
+    index_roots: tuple[str, ...] | None
     api_key: str | None = field(repr=False)
     chat_api_key: str | None = field(repr=False)
     passphrase: str | None = field(repr=False)
@@ -4785,8 +4803,9 @@ def status_lines(status: Status) -> str:
 # ======================================================================================================================
 # Indexer
 # ======================================================================================================================
-# The only section that writes to a database, and never to one that it did not make. The server's process does not run
-# it: commands do, which a person started.
+# A folder of files becomes a table of chunks: found, read in a child process, cut along their structure, embedded where
+# that can be, written in commits of whole files. The only section that writes to a database, and never to a table that it
+# did not make. The server's process does not run it: commands do, which a person started or allowed.
 
 
 # --- the text of a file
@@ -7558,7 +7577,7 @@ _FILTER = Parameter(
 class Tool:
     """One tool: what a model reads of it, its parameters, and the function that answers a call.
 
-    It is offered where the setting is set that it `needs`; "" needs none.
+    It is offered where the setting is set that it `needs`; "" needs none. One that `writes` runs as a process of its own.
     """
 
     name: str
@@ -7568,6 +7587,7 @@ class Tool:
     answer: Callable[[Searcher, Mapping[str, Any]], str]
     reaches_out: bool = False
     needs: str = ""
+    writes: bool = False
 
     def schema(self, settings: Settings) -> dict[str, Any]:
         """The input schema, flat, with unknown arguments refused where there are parameters at all."""
@@ -7681,6 +7701,34 @@ def answer_version(searcher: Searcher, _arguments: Mapping[str, Any]) -> str:
             },
         }
     )
+
+
+def allowed_folder(folder: str, roots: Sequence[str] | None) -> Path:
+    """The folder with its links resolved; LancelotError where it does not lie in one that may be indexed."""
+    if not roots:
+        raise LancelotError(
+            "No folder may be indexed by a tool.", "Set LANCELOT_INDEX_ROOTS to the folders that may, or run `index`."
+        )
+    try:
+        path = Path(read_path(folder.strip()))
+        found = path.resolve() if path.is_absolute() else None
+    except (OSError, RuntimeError, ValueError):
+        found = None
+    if found is None or not any(found.is_relative_to(Path(root).resolve()) for root in roots):
+        raise LancelotError(
+            f'"{shorten(one_line(folder), 300)}" is not inside a folder that may be indexed.',
+            f"Give an absolute path inside {listed(roots)}, which LANCELOT_INDEX_ROOTS names.",
+        )
+    return found
+
+
+def answer_index(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
+    """The options for the process that answers `lancedb_index`, as JSON: nothing is written here."""
+    settings = searcher.settings
+    options = [str(allowed_folder(arguments["folder"], settings.index_roots)), "--table", settings.table]
+    if settings.path and not is_address(settings.path):
+        options += ["--path", settings.path]
+    return compact_json([*options, *(["--force"] if arguments["force"] else [])])
 
 
 TOOLS = (
@@ -7802,6 +7850,23 @@ TOOLS = (
         needs="LANCELOT_CHAT_MODEL",
     ),
     Tool(
+        "lancedb_index",
+        "Index a folder of files",
+        "Brings the table of the user's own documents up to date with a folder of files that the user allowed to be "
+        "indexed: reads new and changed files, takes out those that are gone, and returns the counts as JSON, with each "
+        "file that could not be read. Use it when the user asks to index a folder, or when files have changed since.",
+        (
+            Parameter(
+                "folder", "string", "The folder to index, absolute, inside one of LANCELOT_INDEX_ROOTS.", required=True
+            ),
+            Parameter("force", "boolean", "Read every file anew, also those that did not change.", default=False),
+        ),
+        answer_index,
+        reaches_out=True,
+        needs="LANCELOT_INDEX_ROOTS",
+        writes=True,
+    ),
+    Tool(
         "lancedb_status",
         "Show folder, tables and embeddings",
         "Reports the connection, the tables with their rows, the columns chosen and why, the indexes, the searches that "
@@ -7842,19 +7907,20 @@ def find_tool(name: str) -> Tool | None:
     return next((tool for tool in TOOLS if tool.name == name), None)
 
 
+def _failure_text(tool: Tool, error: Exception) -> str:
+    if isinstance(error, LancelotError):
+        logger.info("%s: %s", tool.name, error)
+        return str(error)
+    logger.error("%s failed: this is a defect of Lancelot", tool.name, exc_info=error)
+    return f"{tool.name} failed by a defect of Lancelot, not by the request. Its log on standard error says more."
+
+
 def call_tool(tool: Tool, searcher: Searcher, arguments: Mapping[str, Any]) -> tuple[str, bool]:
     """The text that answers a call, and whether it is an error. Never raises: this is the edge around a tool."""
     try:
         return tool.answer(searcher, tool.read_arguments(arguments, searcher.settings)), False
-    except LancelotError as error:
-        logger.info("%s: %s", tool.name, error)
-        return str(error), True
-    except Exception:
-        logger.exception("%s failed: this is a defect of Lancelot", tool.name)
-        return (
-            f"{tool.name} failed by a defect of Lancelot, not by the request. Its log on standard error says more.",
-            True,
-        )
+    except Exception as error:  # noqa: BLE001 - the edge around a tool
+        return _failure_text(tool, error), True
 
 
 MAX_CALLS = 32
@@ -7866,8 +7932,8 @@ def _describe_tool(tool: Tool, settings: Settings) -> types.Tool:
 
     annotations = types.ToolAnnotations(
         title=tool.title,
-        read_only_hint=True,
-        destructive_hint=False,
+        read_only_hint=not tool.writes,
+        destructive_hint=tool.writes,
         idempotent_hint=True,
         open_world_hint=tool.reaches_out,
     )
@@ -7880,8 +7946,87 @@ def _describe_tool(tool: Tool, settings: Settings) -> types.Tool:
     )
 
 
-def build_server(settings: Settings, *, searcher: Searcher | None = None) -> Server[Any]:
-    """An MCP server with the tools over these settings. It opens nothing and imports no database until a tool is called."""
+# --- indexing, in a process of its own
+
+
+STOP_SECONDS = 10.0
+"""What a run is given to finish its commit before it is ended; nothing is lost then either."""
+
+
+def overall_progress(said: Mapping[str, Any], files: int) -> tuple[float, float]:
+    """How far a run is and its end, both in files: filling in vectors and building indexes count as one more each."""
+    share = said["done"] / (said["total"] or 1)
+    done = {"files": said["done"], "vectors": files + share, "indexes": files + 1.0}
+    return done[said["doing"]], files + 2.0
+
+
+async def _follow(output: Any, report: Callable[[float, float, str], Awaitable[None]]) -> dict[str, Any]:
+    """Passes on the progress that a run tells line by line; gives its last word, {} where it died without one."""
+    pending, last, files = b"", dict[str, Any](), 0
+    async for part in output:
+        *lines, pending = (pending + part).split(b"\n")
+        for line in lines:
+            last = parse_json_object(line.decode("utf-8", "replace")) or {}
+            if "doing" in last:
+                files = last["total"] if last["doing"] == "files" else files
+                done, total = overall_progress(last, files)
+                await report(done, total, f"{last['doing']}: {last['done']:,} of {last['total']:,}")
+    return {} if "doing" in last else last
+
+
+async def _end(process: Any) -> None:
+    """Lets a run end by the end of its input, and ends it where it does not."""
+    import anyio
+
+    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        await process.stdin.aclose()
+    with anyio.move_on_after(STOP_SECONDS):
+        await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+
+
+async def run_index(command: Sequence[str], report: Callable[[float, float, str], Awaitable[None]]) -> str:
+    """Runs `index` as a child until it is done or this call is cancelled; gives its summary as JSON."""
+    import anyio
+
+    process = await anyio.open_process([*command, "--report"], stderr=None)
+    try:
+        last = await _follow(process.stdout, report)
+        await process.wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+    if "error" in last:
+        raise LancelotError(last["error"])
+    if not last:
+        raise LancelotError(
+            f"The run ended with exit code {process.returncode}.", "Its log on standard error says why."
+        )
+    return compact_json(last)
+
+
+async def call_index(
+    tool: Tool, command: Sequence[str], options: str, report: Callable[[float, float, str], Awaitable[None]]
+) -> tuple[str, bool]:
+    """The text that answers a call of `lancedb_index`, and whether it is an error: an edge, as `call_tool` is."""
+    try:
+        return await run_index([*command, "index", *json.loads(options)], report), False
+    except Exception as error:  # noqa: BLE001 - the edge around a tool
+        return _failure_text(tool, error), True
+
+
+# --- the server
+
+
+def build_server(
+    settings: Settings, *, searcher: Searcher | None = None, command: Sequence[str] = (sys.executable, __file__)
+) -> Server[Any]:
+    """An MCP server with the tools over these settings. It opens nothing and imports no database until a tool is called.
+
+    `command` starts this program, for the tool that writes.
+    """
     import anyio.to_thread
     from mcp import types
     from mcp.server import Server
@@ -7894,7 +8039,7 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None) -> Ser
     async def list_tools(_context: Any, _parameters: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_describe_tool(tool, settings) for tool in tools_for(settings)])
 
-    async def call(_context: Any, parameters: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call(context: Any, parameters: types.CallToolRequestParams) -> types.CallToolResult:
         tool = find_tool(parameters.name)
         if tool is None:
             known = listed(tool.name for tool in tools_for(settings))
@@ -7903,6 +8048,8 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None) -> Ser
             )
         run = functools.partial(call_tool, tool, answering, parameters.arguments or {})
         text, failed = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=threads)
+        if tool.writes and not failed:
+            text, failed = await call_index(tool, command, text, context.session.report_progress)
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
     return Server(
@@ -8112,7 +8259,7 @@ def _end_soon() -> None:
     timer.start()
 
 
-def serve(settings: Settings, wire: Wire) -> NoReturn:
+def serve(settings: Settings, wire: Wire, command: Sequence[str]) -> NoReturn:
     """Serves MCP until the client closes its input, then ends the process, whatever threads still run."""
     import anyio
 
@@ -8129,7 +8276,7 @@ def serve(settings: Settings, wire: Wire) -> NoReturn:
     for problem in settings.problems:
         logger.warning("%s", problem)
     code = 0
-    server = build_server(settings, searcher=searcher)
+    server = build_server(settings, searcher=searcher, command=command)
     try:
         anyio.run(functools.partial(serve_wire, server, wire, on_answered=warm_up_once, on_end=_end_soon))
     except Exception as error:
@@ -8263,7 +8410,7 @@ def command_serve(session: Session) -> int:
             "To set it up run `init`, to try it run `demo`, for the rest `--help`; Ctrl-C ends it.",
             to=sys.stderr,
         )
-    serve(settings, wire)
+    serve(settings, wire, session.command)
 
 
 def _tool_arguments(tool: Tool, session: Session) -> dict[str, Any]:
@@ -8555,8 +8702,8 @@ def command_index(session: Session) -> int:
 # --- demo
 
 
-DEMO_QUERY = "encryption of my keys"
-"""Its words stand in the documentation in other forms only, such as `encrypted`."""
+DEMO_QUERY = "encryption"
+"""The documentation has this word in other forms only, such as `encrypted`, which full-text search alone knows."""
 
 
 def documentation() -> str:
@@ -8903,7 +9050,7 @@ def build_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="check everything, also the embeddings and a session with the server")
     doctor.add_argument("--table", help="the table of calls that name none (LANCEDB_TABLE)")
     version = commands.add_parser("version", help="the version; with --json the protocol and what is enabled")
-    commands.add_parser("demo", help="make a small folder, serve it, and show what a client sees")
+    commands.add_parser("demo", help="index the documentation, serve it, and show what a client sees")
     for command in (index, search, query, question, read, files, status, doctor):
         command.add_argument("--path", help="the LanceDB folder (LANCEDB_PATH)")
     for command in (index, search, query, question, read, files, status, doctor, version):
