@@ -34,7 +34,7 @@ import difflib
 import functools
 import getpass
 import hashlib
-import html
+import html.parser
 import io
 import itertools
 import json
@@ -5261,12 +5261,6 @@ def code_document(text: str, family: str) -> Document:
 # --- HTML
 
 
-_TAG_NAME = re.compile(r"</?([A-Za-z][^\s/>]{0,99})")
-_QUOTE_OR_END = re.compile("[\"'>]")
-_MAX_TAG = 4000
-_MAX_QUOTES = 30
-"""Characters and quoted values of a tag within which a `>` in quotes is told from its end."""
-_ALT = re.compile(r"\balt\s*=\s*(?:\"([^\"]{1,500})\"|'([^']{1,500})')", re.IGNORECASE)
 _HIDDEN = frozenset({"script", "style"})
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _BREAKS = frozenset(
@@ -5278,139 +5272,62 @@ _BREAKS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Markup:
-    """A piece of HTML: text, or a tag by its name, which begins with `/` at its end."""
-
-    text: str
-    line: int
-    tag: str = ""
-
-
-class _Ends:
-    """Where markup ends. No stretch is searched twice for the same end: hostile files would make that quadratic."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._found: dict[str, tuple[int, int]] = {}
-
-    def find(self, end: str, start: int) -> int:
-        """Where `end`, which is in lower case, begins in any case; -1 where it does not come any more."""
-        searched, found = self._found.get(end, (0, -2))
-        if searched <= start and (found == -1 or found >= start):
-            return found
-        if end.isascii() and end.lower() == end.upper():
-            found = self._text.find(end, start)
-        else:
-            match = re.compile(re.escape(end), re.IGNORECASE).search(self._text, start)
-            found = match.start() if match else -1
-        self._found[end] = (start, found)
-        return found
-
-    def of_tag(self, start: int) -> int:
-        """Behind the tag that begins here, 0 where it has no end; one with open or many quotes ends at the next `>`."""
-        nearest = self.find(">", start) + 1
-        at, limit = start, start + _MAX_TAG
-        for _ in range(_MAX_QUOTES if nearest else 0):
-            mark = _QUOTE_OR_END.search(self._text, at, limit)
-            if mark is None or mark[0] == ">":
-                return mark.end() if mark else nearest
-            at = self._text.find(mark[0], mark.end(), limit) + 1
-            if not at:
-                break
-        return nearest
-
-
-def _next_markup(text: str, at: int, ends: _Ends) -> tuple[int, str]:
-    """Where the markup that begins here ends, and its tag's name; nowhere where the `<` is text."""
-    if text.startswith("<!--", at):
-        return ends.find("-->", at + 4) + 3, "!"
-    if text.startswith(("<!", "<?"), at):
-        return ends.find(">", at) + 1, "!"
-    name = _TAG_NAME.match(text, at)
-    if name is None:
-        return 0, ""
-    end = ends.of_tag(at)
-    tag = name[1].lower()
-    if tag in _HIDDEN and text[at + 1] != "/":
-        closing = ends.find(f"</{tag}", end)
-        return (len(text) if closing < 0 else closing), "!"
-    return end, ("/" + tag if text[at + 1] == "/" else tag)
-
-
-def html_markup(text: str) -> Iterator[Markup]:
-    """The texts and tags of HTML in order; comments, scripts and styles are left out. It takes linear time.
-
-    Python's own parser takes minutes for a few hundred kilobytes of comments that are not closed.
-    """
-    ends = _Ends(text)
-    start, line = 0, 1
-    at = text.find("<")
-    while at >= 0:
-        end, tag = _next_markup(text, at, ends)
-        if end > at:
-            if start < at:
-                yield Markup(text[start:at], line)
-                line += text.count("\n", start, at)
-            yield Markup(text[at:end], line, tag)
-            line += text.count("\n", at, end)
-            start = end
-        at = text.find("<", max(end, at + 1))
-    yield Markup(text[start:], line)
-
-
-class _HtmlText:
-    """Gathers the lines of an HTML document with the level of those that are headings."""
+class _HtmlText(html.parser.HTMLParser):
+    """Gathers the lines of an HTML document below the headings that are open there."""
 
     def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
         self.title = ""
+        self.sections: list[Section] = []
+        self._path = HeadingPath()
         self._parts: list[str] = []
         self._filled = False
         self._line = 1
         self._level = 0
-        self._in_title = False
         self._preformatted = 0
-        self._path = HeadingPath()
+        self._in_title = self._hidden = False
 
-    def sections(self, text: str) -> Iterator[Section]:
-        """Each line of the document's text, below the headings that are open there."""
-        for piece in html_markup(text):
-            if not piece.tag:
-                yield from self._data(piece)
-            elif piece.tag != "!":
-                yield from self._tag(piece)
-        yield from self._flush()
-
-    def _data(self, piece: Markup) -> Iterator[Section]:
-        lines = piece.text.split("\n") if self._preformatted else [piece.text]
-        for number, line in enumerate(lines):
+    def handle_data(self, data: str) -> None:
+        """Takes text up, line by line where it is preformatted."""
+        if self._hidden:
+            return
+        first = self.getpos()[0]
+        for number, line in enumerate(data.split("\n") if self._preformatted else [data]):
             if number:
-                yield from self._flush()
-            if not self._parts or not "".join(self._parts[-1:]).strip():
-                self._line = piece.line + number + line[: len(line) - len(line.lstrip())].count("\n")
-            self._parts.append(html.unescape(line))
+                self.flush()
+            if not self._filled:
+                self._line = first + number + line[: len(line) - len(line.lstrip())].count("\n")
+            self._parts.append(line)
             self._filled = self._filled or not line.isspace()
 
-    def _tag(self, piece: Markup) -> Iterator[Section]:
-        name = piece.tag.lstrip("/")
-        opens = piece.tag == name
-        if name in _BREAKS:
-            yield from self._flush()
-            self._in_title = name == "title" and opens
-            self._level = _HEADINGS.get(piece.tag, 0)
-            self._preformatted = (
-                max(0, self._preformatted + (1 if opens else -1)) if name == "pre" else self._preformatted
-            )
-        if name in ("td", "th") and opens:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Begins a line, a cell, an item, or a part that nobody sees."""
+        self._break_at(tag, opens=True)
+        self._hidden = self._hidden or tag in _HIDDEN
+        if tag in ("td", "th"):
             self._parts.append(" | " if self._filled else "")
-        elif name == "li" and opens:
+        elif tag == "li":
             self._parts.append("- ")
-        elif name == "img" and (alt := _ALT.search(piece.text)):
-            self._parts.append(f" {alt[1] or alt[2]} ")
+        elif tag == "img" and (alt := dict(attrs).get("alt")):
+            self._parts.append(f" {alt} ")
+            self._filled = True
 
-    def _flush(self) -> Iterator[Section]:
-        if not self._parts:
+    def handle_endtag(self, tag: str) -> None:
+        """Ends a line, or a part that nobody sees."""
+        self._hidden = self._hidden and tag not in _HIDDEN
+        self._break_at(tag, opens=False)
+
+    def _break_at(self, tag: str, *, opens: bool) -> None:
+        if tag not in _BREAKS:
             return
+        self.flush()
+        self._in_title = opens and tag == "title"
+        self._level = _HEADINGS.get(tag, 0) if opens else 0
+        if tag == "pre":
+            self._preformatted = max(0, self._preformatted + (1 if opens else -1))
+
+    def flush(self) -> None:
+        """Ends the line."""
         text = "".join(self._parts)
         text = text.rstrip() if self._preformatted else " ".join(text.split())
         self._parts.clear()
@@ -5420,14 +5337,19 @@ class _HtmlText:
         elif text and text != "-":
             title = self._path.enter(self._level, text) if self._level else self._path.title
             self._level = 0
-            yield Section(text, title, self._line)
+            self.sections.append(Section(text, title, self._line))
 
 
 def html_document(text: str) -> Document:
     """HTML as a person sees it: a line for each block and row, below its headings."""
     reader = _HtmlText()
-    found = list(reader.sections(text))
-    return collect("html", found, title=reader.title)
+    try:
+        reader.feed(text)
+        reader.close()
+    except AssertionError as error:  # what Python's parser raises at a declaration that it does not know
+        raise UnreadableError("is no HTML that can be read") from error
+    reader.flush()
+    return collect("html", reader.sections, title=reader.title)
 
 
 # --- tables and records
@@ -5487,11 +5409,15 @@ def _table_sections(text: str, delimiter: str) -> Iterator[Section]:
     rows = _rows(text, delimiter)
     first = next(rows, [])
     header = [one_line(name) for name in first] if _is_header(first) else []
-    second = next(rows, None)
-    if not header or second is None:
+    alone = True
+    if not header:
         yield Section(_row_text(first, []), place="row 1")
-    for number, row in enumerate(itertools.chain([second] if second else [], rows), 2):
-        yield Section(_row_text(row, header), place=f"row {number}")
+    for number, row in enumerate(rows, 2):
+        if told := _row_text(row, header):
+            alone = False
+            yield Section(told, place=f"row {number}")
+    if header and alone:
+        yield Section(_row_text(first, []), place="row 1")
 
 
 def csv_document(text: str, *, preferred: str) -> Document:
@@ -8020,12 +7946,10 @@ async def call_index(
 # --- the server
 
 
-def build_server(
-    settings: Settings, *, searcher: Searcher | None = None, command: Sequence[str] = (sys.executable, __file__)
-) -> Server[Any]:
+def build_server(settings: Settings, *, searcher: Searcher | None = None, command: Sequence[str] = ()) -> Server[Any]:
     """An MCP server with the tools over these settings. It opens nothing and imports no database until a tool is called.
 
-    `command` starts this program, for the tool that writes.
+    `command` starts this program for the tool that writes; left out, it is this module's own.
     """
     import anyio.to_thread
     from mcp import types
@@ -8049,7 +7973,9 @@ def build_server(
         run = functools.partial(call_tool, tool, answering, parameters.arguments or {})
         text, failed = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=threads)
         if tool.writes and not failed:
-            text, failed = await call_index(tool, command, text, context.session.report_progress)
+            text, failed = await call_index(
+                tool, command or (sys.executable, __file__), text, context.session.report_progress
+            )
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
     return Server(

@@ -48,7 +48,7 @@ class StoredVectors(lancelot.Embedder):
     def available(self) -> bool:
         return True
 
-    def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
+    def embed(self, texts: Sequence[str], *, model: str | None = None) -> list[tuple[float, ...]]:
         return [tuple(self.vectors[text]) for text in texts]
 
 

@@ -70,7 +70,7 @@ def test_a_long_text_is_cut_between_words_where_its_blocks_end() -> None:
 def test_rows_are_packed_and_none_is_cut() -> None:
     rows = "".join(f"person {number},city {number},{'x' * 60}\n" for number in range(30))
     chunks = chunks_of("name,place,note\n" + rows, "people.csv")
-    assert chunks[0].place == "rows 2-11"
+    assert chunks[0].place == "rows 2-12"
     assert [int(number) for chunk in chunks for number in re.findall(r"name: person (\d+)", chunk.text)] == [*range(30)]
     assert all(chunk.text.startswith("name: ") and chunk.text.endswith("x" * 60) for chunk in chunks)
 

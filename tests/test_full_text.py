@@ -276,7 +276,7 @@ class Words(lancelot.Embedder):
     def available(self) -> bool:
         return True
 
-    def embed(self, texts: Any) -> list[tuple[float, ...]]:
+    def embed(self, texts: Any, *, model: str | None = None) -> list[tuple[float, ...]]:
         return [self.meanings.get(text, (0.1, 0.1, 0.1)) for text in texts]
 
 

@@ -30,7 +30,7 @@ class Fixed(lancelot.Embedder):
     def available(self) -> bool:
         return True
 
-    def embed(self, texts: Any) -> list[tuple[float, ...]]:
+    def embed(self, texts: Any, *, model: str | None = None) -> list[tuple[float, ...]]:
         return [(1.0, *(0.0,) * (self.length - 1)) for _ in texts]
 
 

@@ -30,7 +30,7 @@ class FixedEmbedder(lancelot.Embedder):
     def available(self) -> bool:
         return True
 
-    def embed(self, texts: Any) -> list[tuple[float, ...]]:
+    def embed(self, texts: Any, *, model: str | None = None) -> list[tuple[float, ...]]:
         return [(1.0, 0.0) for _ in texts]
 
 

@@ -73,7 +73,7 @@ def drive(server: wire.Server, folder: str) -> None:
         assert server.end() == []
     finally:
         server.stop()
-    assert worked == {tool.name for tool in lancelot.TOOLS}, server.log
+    assert worked == {tool.name for tool in lancelot.TOOLS if not tool.writes}, server.log
     assert ran == ({"text", "fts"} if folder == "no-vector" else {"vector", "text", "fts", "hybrid"}), server.log
 
 

@@ -686,7 +686,7 @@ def test_rows_without_text_are_never_hits(
 ) -> None:
     folder = make_table({"text": [None, "", "  ", "\n", "a zebra"], "vector": vectors(*[[1.0, 0.0]] * 5)})
     searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL="http://127.0.0.1:9/v1")
-    monkeypatch.setattr(searcher.embedder, "embed", lambda texts: [(1.0, 0.0) for _ in texts])
+    monkeypatch.setattr(searcher.embedder, "embed", lambda texts, **_: [(1.0, 0.0) for _ in texts])
     for search_type in ("text", "fts", "vector", "hybrid", "auto"):
         page = searcher.search(SearchRequest("zebra", 10, search_type))  # type: ignore[arg-type]
         assert [hit.text for hit in page.hits] == ["a zebra"]
@@ -928,7 +928,7 @@ def test_no_call_changes_a_byte_or_a_time_of_the_folder(  # noqa: PLR0913, PLR09
     chat = {"LANCELOT_CHAT_MODEL": "m", "LANCELOT_CHAT_BASE_URL": chat_server()}
     searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL=embedding_server(), **chat)
     for table, text in ((entry["name"], entry["pick"]["text"]) for entry in expected[name]["tables"]):
-        for tool in lancelot.TOOLS:
+        for tool in lancelot.tools_for(searcher.settings):
             given_arguments = {
                 "query": "python",
                 "question": "python",

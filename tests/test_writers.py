@@ -24,7 +24,7 @@ class Flat(lancelot.Embedder):
     def available(self) -> bool:
         return True
 
-    def embed(self, texts: object) -> list[tuple[float, ...]]:
+    def embed(self, texts: object, *, model: str | None = None) -> list[tuple[float, ...]]:
         return [(1.0, 0.0) for _ in texts]  # type: ignore[attr-defined]
 
 
