@@ -1,0 +1,136 @@
+"""Many texts become vectors in batches, a few at a time, by servers that are busy, picky or gone."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+import lancelot
+
+Answer = tuple[int, dict[str, str]]
+
+
+class BusyServer(ThreadingHTTPServer):
+    """An embedding server that answers as `decide(texts, number of the request)` says."""
+
+    daemon_threads = True
+
+    def __init__(self, decide: Callable[[list[str], int], Answer]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.decide = decide
+        self.batches: list[list[str]] = []
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: BusyServer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        texts = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
+        texts = [texts] if isinstance(texts, str) else texts
+        with self.server.lock:
+            self.server.now += 1
+            self.server.most = max(self.server.most, self.server.now)
+            self.server.batches.append(texts)
+            number = len(self.server.batches)
+        threading.Event().wait(0.05)
+        status, headers = self.server.decide(texts, number)
+        data = [{"index": place, "embedding": [float(len(text)), 1.0]} for place, text in enumerate(texts)]
+        body = json.dumps({"data": data} if status == 200 else {"error": {"message": "no"}}).encode()
+        with self.server.lock:
+            self.server.now -= 1
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body)), "Content-Type": "application/json"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def serve(make_settings: Callable[..., lancelot.Settings]) -> Iterator[Callable[..., Any]]:
+    """Starts a server and gives it with a bulk embedder that asks it."""
+    running: list[BusyServer] = []
+
+    def start(decide: Callable[[list[str], int], Answer] = lambda _texts, _number: (200, {})) -> Any:
+        server = BusyServer(decide)
+        running.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        embedder = lancelot.Embedder(
+            make_settings(OPENAI_BASE_URL=server.address), key=lambda _: lancelot.KeyLookup(None)
+        )
+        return server, lancelot.BulkEmbedder(embedder)
+
+    yield start
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+TEXTS = ["x" * number for number in range(1, 301)]
+
+
+def test_every_text_gets_its_own_vector_and_few_calls_run_at_once(serve: Callable[..., Any]) -> None:
+    server, bulk = serve()
+    assert [vector[0] for vector in bulk.embed(TEXTS, model="m")] == list(range(1, 301))
+    assert max(map(len, server.batches)) == lancelot.BULK_TEXTS
+    assert len(server.batches) == -(-300 // lancelot.BULK_TEXTS)
+    assert 1 < server.most <= lancelot.BULK_CALLS
+    assert bulk.notes == []
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_busy_server_is_asked_again_when_it_says(status: int, serve: Callable[..., Any]) -> None:
+    server, bulk = serve(lambda _texts, number: (200, {}) if number > 3 else (status, {"Retry-After": "0.2"}))
+    assert all(bulk.embed(TEXTS[:64], model="m"))
+    assert len(server.batches) == 4
+    assert bulk.works
+
+
+def test_a_server_that_takes_few_texts_at_once_gets_them_in_parts(serve: Callable[..., Any]) -> None:
+    server, bulk = serve(lambda texts, _number: (413 if len(texts) > 10 else 200, {}))
+    assert [vector[0] for vector in bulk.embed(TEXTS[:100], model="m")] == list(range(1, 101))
+    assert bulk.notes == []
+    assert min(map(len, server.batches)) > 2
+
+
+def test_a_text_that_is_not_taken_costs_no_other_its_vector(serve: Callable[..., Any]) -> None:
+    _, bulk = serve(lambda texts, _number: (400 if "x" * 7 in texts else 200, {}))
+    vectors = bulk.embed(TEXTS[:20], model="m")
+    assert [place for place, vector in enumerate(vectors) if vector is None] == [6]
+    assert bulk.notes == ["The embedding server did not take 1 text."]
+
+
+def test_a_server_that_takes_nothing_is_not_asked_for_each_text(serve: Callable[..., Any]) -> None:
+    server, bulk = serve(lambda _texts, _number: (400, {}))
+    assert not any(bulk.embed(TEXTS, model="m"))
+    assert len(server.batches) < 50
+    assert not bulk.works
+    assert "did not accept the request (HTTP 400)" in bulk.notes[0]
+
+
+def test_a_server_that_fails_for_good_is_left_alone(serve: Callable[..., Any]) -> None:
+    server, bulk = serve(lambda _texts, number: (200, {}) if number == 1 else (401, {}))
+    first = bulk.embed(TEXTS[:64], model="m")
+    assert all(first)
+    assert not any(bulk.embed(TEXTS[64:], model="m"))
+    asked = len(server.batches)
+    assert not any(bulk.embed(TEXTS, model="m"))
+    assert len(server.batches) == asked
+
+
+def test_when_the_run_is_stopped_nothing_more_is_asked(serve: Callable[..., Any]) -> None:
+    server, bulk = serve()
+    bulk._stop.set()  # noqa: SLF001 - the run holds the same event
+    assert not any(bulk.embed(TEXTS, model="m"))
+    assert server.batches == []
