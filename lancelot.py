@@ -31,6 +31,7 @@ import csv
 import datetime as dt
 import decimal
 import difflib
+import errno
 import functools
 import getpass
 import hashlib
@@ -414,6 +415,7 @@ SearchType = Literal["vector", "text", "fts", "hybrid", "auto"]
 SEARCH_TYPES: tuple[SearchType, ...] = ("vector", "text", "fts", "hybrid", "auto")
 LOG_LEVELS = {"error": 40, "warn": 30, "info": 20, "http": 15, "verbose": 12, "debug": 10, "silly": 5}
 MAX_LIMIT = 200
+MAX_SECONDS = 600
 MIN_BUDGET = 200
 MAX_BUDGET = 1_000_000
 OPENAI_URL = "https://api.openai.com/v1"
@@ -430,13 +432,13 @@ def read_number(text: str, *, low: int, high: int) -> int:
 
 
 def read_seconds(text: str) -> float:
-    """A number of seconds above 0 and at most 600; ValueError names what is allowed."""
+    """A number of seconds above 0 and at most MAX_SECONDS; ValueError names what is allowed."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds <= 600:  # noqa: PLR2004 - the bounds of the docstring
-        message = "a number of seconds above 0 and at most 600"
+    if not 0 < seconds <= MAX_SECONDS:
+        message = f"a number of seconds above 0 and at most {MAX_SECONDS}"
         raise ValueError(message)
     return seconds
 
@@ -735,13 +737,15 @@ def _first_set(setting: Setting, environ: Mapping[str, str], stored: Mapping[str
 
 
 def _without_password(text: str) -> str:
-    """An address without the user and password that it may carry."""
-    return re.sub(r"//[^/\s]*@", "//", text)
+    """Addresses without the user, the password and the query that they may carry."""
+    named = re.sub(r"//(?:[^/\s]*|[^/\s:]*:\S*)@", "//", text)
+    return re.sub(r"""[?&][\w-]+=[^\s"']*[^\s"'.,;:]""", "?…", named)
 
 
 def _quoted(text: str) -> str:
-    """A refused value for a sentence: one line, cut, and without what stands before an @, which may be a password."""
-    return f'"{shorten(one_line(text).rpartition("@")[2], 80)}"'
+    """A refused value for a sentence: one line, cut, without what stands before an @ or in a query: it may be a secret."""
+    shown = re.sub(r"[?#].*", "?…", one_line(text).rpartition("@")[2])
+    return f'"{shorten(shown, 80)}"'
 
 
 def _parse_problem(setting: Setting, text: str, origin: Origin, allowed: str) -> str:
@@ -1009,6 +1013,17 @@ def find_key(settings: Settings) -> KeyLookup:
     if settings.api_key:
         return KeyLookup(settings.api_key, "environment")
     return find_stored_key(settings, host_of(settings.endpoint))
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is of this machine itself."""
+    import ipaddress
+
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def is_same_server(url: str, other: str) -> bool:
@@ -1382,30 +1397,35 @@ def _is_stale(error: BaseException) -> bool:
     return gone or re.search(r"Version \d+ no longer exists", words) is not None
 
 
-def _engine_failure(doing: str, error: BaseException, *, stale: bool = False) -> LancelotError:
-    detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", one_line(str(error)))
+LOOK_AT_STATUS = "`lancedb_status` shows the tables and their columns."
+
+
+def _engine_failure(
+    doing: str, error: BaseException, *, stale: bool = False, remedy: str = LOOK_AT_STATUS
+) -> LancelotError:
+    detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", _without_password(one_line(str(error))))
     return LancelotError(
         f"LanceDB could not {doing}: {shorten(detail, 300)}.",
-        "`lancedb_status` shows the tables and their columns.",
+        remedy,
         stale=stale,
     )
 
 
-def _told(doing: str, error: BaseException) -> LancelotError:
-    return being_rewritten() if _is_stale(error) else _engine_failure(doing, error)
+def _told(doing: str, error: BaseException, remedy: str) -> LancelotError:
+    return being_rewritten() if _is_stale(error) else _engine_failure(doing, error, remedy=remedy)
 
 
 @contextlib.contextmanager
-def engine_errors(doing: str) -> Iterator[None]:
+def engine_errors(doing: str, *, remedy: str = LOOK_AT_STATUS) -> Iterator[None]:
     """Turns what LanceDB raises into a LancelotError, Rust panics included, of a call (BaseException) or of a future."""
     try:
         yield
     except (RuntimeError, ValueError, OSError, NotImplementedError) as error:
-        raise _told(doing, error) from error
+        raise _told(doing, error, remedy) from error
     except BaseException as error:
         if type(error).__name__ not in ("PanicException", "RustPanic"):
             raise
-        raise _told(doing, error) from error
+        raise _told(doing, error, remedy) from error
 
 
 def _is_vector(kind: pa.DataType) -> bool:
@@ -2779,8 +2799,8 @@ MODEL_LENGTHS = {
     "qwen3-embedding:8b": 4096,
 }
 CACHED_VECTORS = 256
-TEXTS_REFUSED = (400, 413, 422)
-"""Answers of HTTP that say that these texts are not taken: too many of them, or too long ones."""
+TEXTS_REFUSED = (400, 413, 422, 500)
+"""Answers of HTTP that say that these texts are not taken: too many, too long, or one that the server stumbles over."""
 BULK_TEXTS = 64
 BULK_CALLS = 4
 BULK_RETRIES = 6
@@ -2859,8 +2879,9 @@ class _Endpoint:
     def _client(self) -> Any:
         import openai
 
-        # What is asked goes to the server that was named and to no other.
-        transport = openai.DefaultHttpxClient(follow_redirects=False)
+        # What is asked goes to the server that was named and to no other: one on this machine is asked without the proxy
+        # that the environment may name.
+        transport = openai.DefaultHttpxClient(follow_redirects=False, trust_env=not is_loopback(self._address))
         weakref.finalize(self, transport.close)
         client = openai.OpenAI(
             # Servers that take any key still need one that is not empty.
@@ -2895,6 +2916,8 @@ class _Endpoint:
             raise self._failure(self._status_reason(error.status_code, model), error.status_code) from error
         except httpx2.TransportError as error:
             raise self._failure(f"broke off its answer ({_connection_reason(error)})") from error
+        except ImportError as error:  # what a SOCKS proxy needs is not inside
+            raise self._failure("cannot be asked through the proxy that the environment names") from error
         except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, OSError) as error:
             raise self._failure("cannot be asked") from error
 
@@ -2936,6 +2959,11 @@ class Embedder(_Endpoint):
     def model(self) -> str:
         """The model of the settings."""
         return self._settings.embedding_model
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the person chose the model."""
+        return self._settings.is_set("EMBEDDING_MODEL")
 
     @property
     def available(self) -> bool:
@@ -3023,6 +3051,7 @@ class BulkEmbedder:
 
     def __init__(self, embedder: Embedder, *, stop: threading.Event | None = None) -> None:
         self.model = embedder.model
+        self.is_named = embedder.is_named
         self._embedder = embedder
         self._stop = stop or threading.Event()
         self._failure: str = ""
@@ -3033,6 +3062,10 @@ class BulkEmbedder:
     def works(self) -> bool:
         """Whether vectors can be asked for, and the server has not failed."""
         return self._embedder.available and not self._failure
+
+    def give_up(self, why: str) -> None:
+        """Asks no more, for the reason in this sentence."""
+        self._failure = self._failure or why
 
     @property
     def notes(self) -> list[str]:
@@ -3053,11 +3086,11 @@ class BulkEmbedder:
         with concurrent.futures.ThreadPoolExecutor(BULK_CALLS) as pool:
             return list(itertools.chain.from_iterable(pool.map(lambda batch: self._batch(batch, model), batches)))
 
-    def _batch(self, texts: list[str], model: str) -> list[Vector[float] | None]:
+    def _batch(self, texts: list[str], model: str, *, retries: int = BULK_RETRIES) -> list[Vector[float] | None]:
         if self._failure or self._stop.is_set():
             return [None] * len(texts)
         try:
-            vectors = self._embedder.ask(texts, model, seconds=BULK_SECONDS, retries=BULK_RETRIES)
+            vectors = self._embedder.ask(texts, model, seconds=BULK_SECONDS, retries=retries)
         except TextsRefusedError as error:
             return self._in_halves(texts, model, error)
         except LancelotError as error:
@@ -3070,7 +3103,8 @@ class BulkEmbedder:
         """Servers differ in how many texts they take, and in how long ones: what is refused is divided."""
         if len(texts) > 1:
             middle = len(texts) // 2
-            return self._batch(texts[:middle], model) + self._batch(texts[middle:], model)
+            # It was waited for already.
+            return self._batch(texts[:middle], model, retries=1) + self._batch(texts[middle:], model, retries=1)
         if not self._worked:
             self._failure = str(error)
         self._refused += 1
@@ -3656,7 +3690,9 @@ def question_words(question: str) -> str:
     return re.sub(r"(^|\s)[+-](?=[^\W_])", r"\1", question.replace('"', " "))
 
 
-_CHAT_TOKENS = re.compile(r"<(?=[|｜][^<>|｜\s]{1,40}[|｜]>|(?:start|end)_of_turn>)|\[(?=/?INST\])")
+_CHAT_TOKENS = re.compile(
+    r"<(?=[|｜][^<>|｜\s]{1,40}[|｜]>|(?:start|end)_of_turn>|/?s>|<?/?SYS>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])"
+)
 
 
 def fenced_passage(number: int, hit: Hit, text: str) -> str:
@@ -3680,7 +3716,7 @@ def ask_prompt(question: str, passages: Iterable[Passage]) -> str:
 _CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _CITATION = re.compile(
     r" ?(?P<bracket>[\[【])\s*(?:(?:passage|source)s?\s+)?"
-    r"(?P<numbers>[0-9]{1,18}(?:\s*(?:,|;|&|and|-|–)\s*[0-9]{1,18})*)\s*(?:†[^\]】]*)?[\]】]",
+    r"(?P<numbers>\d{1,40}(?:\s*(?:,|;|&|and|-|–)\s*\d{1,40})*)\s*(?:†[^\]】]*)?[\]】](?P<link>\([^()\s]*\))?",
     re.IGNORECASE,
 )
 _WIDEST_RANGE = 50
@@ -3689,7 +3725,7 @@ _WIDEST_RANGE = 50
 def _cited_numbers(written: str) -> Iterator[int]:
     """The numbers of `1, 3-5`, in order."""
     for part in re.split(r",|;|&|and", written, flags=re.IGNORECASE):
-        ends = [int(number) for number in re.findall("[0-9]+", part)]
+        ends = [int(number) for number in re.findall(r"\d+", part)]
         low, high = ends[0], ends[-1]
         yield from range(low, high + 1) if low <= high <= low + _WIDEST_RANGE else ends
 
@@ -3703,7 +3739,7 @@ def _sift_citations(text: str, passages: int) -> Citations:
         kept = [number for number in numbers if 1 <= number <= passages]
         cited.extend(kept)
         removed.extend(number for number in numbers if number not in kept)
-        if kept == numbers and found["bracket"] == "[" and found[0].endswith("]"):
+        if kept == numbers and found["bracket"] == "[" and found[0].endswith("]"):  # no other bracket, and no link
             return found[0]
         return f"{' ' * found[0].startswith(' ')}[{', '.join(map(str, kept))}]" if kept else ""
 
@@ -3768,6 +3804,19 @@ def _reply_notes(reply: ChatReply, citations: Citations) -> tuple[str, ...]:
 
 
 # --- the searcher
+
+
+NO_TYPE = "none"
+"""Stands for the file type of sources that have none."""
+
+
+def _own_stats(table: Any, layout: TableLayout) -> Stats:
+    """The statistics of a table of our own, whose columns are known: the engine counts without reading texts."""
+    with engine_errors("count the sources"):
+        rows = table.search().select(["chunkSource", "file_type"]).to_arrow()
+    types = rows.group_by("file_type").aggregate([([], "count_all")]).to_pylist()
+    counted = Counter({row["file_type"] or NO_TYPE: row["count_all"] for row in types})
+    return Stats(layout.table, layout.rows, len(rows["chunkSource"].unique()), dict(counted.most_common()))
 
 
 STATUS_SECONDS = 45.0
@@ -3873,6 +3922,8 @@ class Searcher:
     def _stats(self, name: str) -> Stats:
         table = self.store.open(name)
         layout = self.store.layout(table)
+        if layout.is_own:
+            return _own_stats(table, layout)
         if layout.rows > MAX_COUNTED_ROWS:
             large = f"Files and file types are not counted over more than {MAX_COUNTED_ROWS:,} rows; lancedb_files lists them."
             return Stats(name, layout.rows, left_out=large)
@@ -3880,8 +3931,7 @@ class Searcher:
         types: Counter[str] = Counter()
         for found in sources:
             types[found.file_type] += found.chunks
-        types.pop("", None)
-        return Stats(name, layout.rows, len(sources), dict(types.most_common()))
+        return Stats(name, layout.rows, len(sources), {name or NO_TYPE: count for name, count in types.most_common()})
 
     def _read_folder(self) -> tuple[list[TableLayout], dict[str, str], str | None, str]:
         """The readable tables, why each other is not, and the table of a call that names none or why there is none."""
@@ -4846,6 +4896,7 @@ class Document:
 
     extractor: str
     sections: tuple[Section, ...]
+    missing: str = ""
 
 
 class HeadingPath:
@@ -4920,7 +4971,9 @@ def _wide_encoding(content: bytes) -> str | None:
     """UTF-16 without a mark: zeros on one side of the pairs only, and nothing in the text that is not printed."""
     sample = content[: _SAMPLE // 4 * 2]
     zeros = sample[0::2].count(0), sample[1::2].count(0)
-    if min(zeros) or max(zeros) * 50 < len(sample) // 2 or not max(zeros):
+    # Where all letters are of ASCII, one side is zeros altogether; less of them are stray ones.
+    fewest = len(sample) // 2 * (0.9 if sample.isascii() else 0.02)
+    if min(zeros) or max(zeros) < max(fewest, 1):
         return None
     encoding = "utf-16-be" if zeros[0] else "utf-16-le"
     try:
@@ -5006,14 +5059,19 @@ class Mark:
     title: str
 
 
+_WORD = re.compile(r"\w")
+
+
 def cut_at_marks(lines: Sequence[str], marks: Iterable[Mark], *, path: HeadingPath | None = None) -> Iterator[Section]:
     """Every line in one section each, which begin at the marks."""
     path = path or HeadingPath()
-    start, title = 0, path.title
+    start, title, headings = 0, path.title, 0
     for mark in marks:
-        if mark.line > start:
+        # A heading without a body stays with the next one, whose title says it where it is below it.
+        if sum(_WORD.search(line) is not None for line in itertools.islice(lines, start, mark.line)) > headings:
             yield Section("\n".join(lines[start : mark.line]), title, start + 1)
-        start, title = mark.line, path.enter(mark.level, mark.title)
+            start, headings = mark.line, 0
+        title, headings = path.enter(mark.level, mark.title), headings + 1
     yield Section("\n".join(lines[start:]), title, start + 1)
 
 
@@ -5601,29 +5659,43 @@ def _pdf_title(reader: Any) -> str:
     return "" if re.match(r"untitled|microsoft word|\(|slide \d|$", title, re.IGNORECASE) else title
 
 
-def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], broken: list[int]) -> Iterator[Section]:
-    """The text of each page that can be read; the numbers of the others go to `broken`."""
+@dataclass
+class _LostPages:
+    """The pages of a PDF that cannot be read, and whether one of them unpacks to too much."""
+
+    numbers: list[int] = field(default_factory=list)
+    too_large: bool = False
+
+    def __str__(self) -> str:
+        why = "too much is packed into" if self.too_large else "damage keeps from being read"
+        return f"{why} {'page' if len(self.numbers) == 1 else 'pages'} {listed(map(str, self.numbers), limit=10)}"
+
+
+def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: _LostPages) -> Iterator[Section]:
+    """The text of each page that can be read; the others go to `lost`."""
     for number, page in enumerate(reader.pages, 1):
         try:
             yield Section(page.extract_text(), place=f"page {number}")
-        except damage:  # noqa: PERF203 - each page may fail by itself
-            broken.append(number)
+        except damage as error:  # noqa: PERF203 - each page may fail by itself
+            lost.numbers.append(number)
+            lost.too_large = lost.too_large or type(error).__name__ == "LimitReachedError"
 
 
 def pdf_document(content: bytes) -> Document:
-    """A PDF page by page; a page that is damaged is left out as long as others can be read."""
+    """A PDF page by page; pages that cannot be read are named as missing where others can."""
     from pypdf.errors import PyPdfError
 
     damage = (PyPdfError, *_PDF_DAMAGE)
-    broken: list[int] = []
+    lost = _LostPages()
     try:
         reader = _open_pdf(content)
-        return collect("pdf", _pdf_sections(reader, damage, broken), title=_pdf_title(reader))
+        document = collect("pdf", _pdf_sections(reader, damage, lost), title=_pdf_title(reader))
     except IgnoredError as error:
-        cause = "is a damaged PDF: no page can be read" if broken else "has no text on any page: it may be scanned"
-        raise UnreadableError(cause) from error
+        scanned = "has no text on any page: it may be scanned"
+        raise UnreadableError(f"is a PDF without text that can be read: {lost}" if lost.numbers else scanned) from error
     except damage as error:
         raise UnreadableError(f"is a damaged PDF ({type(error).__name__})") from error
+    return replace(document, missing=f"is read but for a part: {lost}") if lost.numbers else document
 
 
 # --- Word documents
@@ -5728,7 +5800,8 @@ def _heading_level(styles: Mapping[str, _Style], style: str) -> int:
     for _ in range(20):  # styles may name each other in a circle
         found = styles.get(style)
         if found is None:
-            return 0
+            plain = re.fullmatch(r"Heading([1-9])", style)
+            return int(plain[1]) if plain else 0
         named = re.fullmatch(r"heading ([1-9])", found.name)
         if found.level >= 0 or named:
             return int(named[1]) if named else (found.level + 1) % 10
@@ -6105,12 +6178,16 @@ EXTRACT_MEMORY = 2 << 30
 
 @dataclass(frozen=True)
 class Extraction:
-    """What a file gave: its chunks and the hash of its bytes, or why it `failed`, or why it is `ignored`."""
+    """What a file gave: its chunks and the hash of its bytes, or why it `failed`, or why it is `ignored`.
+
+    `missing` says what of it is not among the chunks.
+    """
 
     chunks: tuple[Chunk, ...] = ()
     hash: str = ""
     failed: str = ""
     ignored: str = ""
+    missing: str = ""
 
 
 def _read_file(path: bytes) -> bytes:
@@ -6133,7 +6210,8 @@ def extract_file(path: bytes) -> Extraction:
             return Extraction(ignored="binary")
         content = _read_file(path)
         digest = hashlib.sha256(content).hexdigest()
-        return Extraction(tuple(cut_document(read_document(name, content), name=name)), digest)
+        document = read_document(name, content)
+        return Extraction(tuple(cut_document(document, name=name)), digest, missing=document.missing)
     except IgnoredError as error:
         return Extraction(hash=digest, ignored=error.cause)
     except UnreadableError as error:
@@ -6410,6 +6488,9 @@ BITMAP_COLUMNS = ("file_type", "extractor")
 VECTOR_INDEX_ROWS = 50_000
 """Vectors from which an index pays: at 100,000 of length 384 a search takes a fifteenth of the time, and finds the same."""
 SOURCES_IN_A_CONDITION = 500
+TRY_AGAIN = (
+    "See to the disk and the rights of the folder, then run it again: what was written stays, and the rest follows."
+)
 
 
 @dataclass(frozen=True)
@@ -6428,6 +6509,7 @@ class KnownSource:
 
     content_hash: str
     chunks: int
+    modified: dt.datetime | None = None
 
 
 def chunk_id(source: str, index: int) -> str:
@@ -6543,11 +6625,11 @@ class ChunkTable:
     def known(self, root: Path) -> dict[str, KnownSource]:
         """The sources below a folder that are in the table."""
         with engine_errors("read the table"):
-            rows = self._table.search().select(["chunkSource", "content_hash"]).to_arrow()
-        counted = rows.group_by(["chunkSource", "content_hash"]).aggregate([([], "count_all")])
+            rows = self._table.search().select(["chunkSource", "content_hash", "modified_at"]).to_arrow()
+        counted = rows.group_by(["chunkSource", "content_hash", "modified_at"]).aggregate([([], "count_all")])
         below = source_name(root).rstrip(os.sep) + os.sep
         return {
-            row["chunkSource"]: KnownSource(row["content_hash"], row["count_all"])
+            row["chunkSource"]: KnownSource(row["content_hash"], row["count_all"], row["modified_at"])
             for row in counted.to_pylist()
             if row["chunkSource"].startswith(below)
         }
@@ -6558,7 +6640,7 @@ class ChunkTable:
 
         now = dt.datetime.now(dt.timezone.utc)
         rows = [row for file in files for row in _file_rows(file, now)]
-        with engine_errors("write to the table"):
+        with engine_errors("write to the table", remedy=TRY_AGAIN):
             batch = pa.Table.from_pylist(rows, schema=self._table.schema)
             merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
             gone = _in_sources(file.found.source for file in files)
@@ -6567,8 +6649,18 @@ class ChunkTable:
     def remove(self, sources: Sequence[str]) -> None:
         """Takes sources out of the table."""
         for some in _groups(sources, SOURCES_IN_A_CONDITION):
-            with engine_errors("write to the table"):
+            with engine_errors("write to the table", remedy=TRY_AGAIN):
                 self._table.delete(_in_sources(some))
+
+    def set_modified(self, files: Mapping[FoundFile, int]) -> None:
+        """Notes new times of files whose content is the same, by their number of chunks, in one commit."""
+        import pyarrow as pa
+
+        ids = [chunk_id(found.source, index) for found, chunks in files.items() for index in range(chunks)]
+        moments = [_moment(found.modified) for found, chunks in files.items() for _ in range(chunks)]
+        with engine_errors("write to the table", remedy=TRY_AGAIN):
+            rows = pa.table({"id": ids, "modified_at": pa.array(moments, self._table.schema.field("modified_at").type)})
+            self._table.merge_insert("id").when_matched_update_all().execute(rows)
 
     def vectors_by_text(self, sources: Sequence[str]) -> dict[str, Vector[float]]:
         """The vectors that these sources have, by the text that they were made of."""
@@ -6583,7 +6675,7 @@ class ChunkTable:
         """Gives the table an empty column of vectors, in the place of one of another model."""
         import pyarrow as pa
 
-        with engine_errors("add the column of vectors"):
+        with engine_errors("add the column of vectors", remedy=TRY_AGAIN):
             if self.length:
                 self._table.drop_columns([VECTOR_COLUMN])
             self._table.add_columns(pa.schema([vector_field(model, length)]))
@@ -6594,16 +6686,19 @@ class ChunkTable:
             query = self._table.search().where(f"{VECTOR_COLUMN} IS NULL").select(["id", "text"]).limit(most)
             return [(row["id"], row["text"]) for row in query.to_arrow().to_pylist()]
 
-    def count_without_vector(self) -> int:
-        """How many chunks have no vector."""
+    def count_without_vector(self, root: Path | None = None) -> int:
+        """How many chunks have no vector, those of the files below a folder where one is named."""
+        below = "" if root is None else source_name(root).rstrip(os.sep) + os.sep
         with engine_errors("read the table"):
-            return int(self._table.count_rows(f"{VECTOR_COLUMN} IS NULL" if self.length else None))
+            query = self._table.search().select(["chunkSource"])
+            rows = query.where(f"{VECTOR_COLUMN} IS NULL").to_arrow() if self.length else query.to_arrow()
+        return sum(source.startswith(below) for source in rows["chunkSource"].to_pylist())
 
     def set_vectors(self, vectors: Mapping[str, Vector[float]]) -> None:
         """Fills in vectors by the id of their chunk, in one commit."""
         import pyarrow as pa
 
-        with engine_errors("write to the table"):
+        with engine_errors("write to the table", remedy=TRY_AGAIN):
             kind = self._table.schema.field(VECTOR_COLUMN).type
             rows = pa.table({"id": list(vectors), VECTOR_COLUMN: pa.array(list(vectors.values()), kind)})
             self._table.merge_insert("id").when_matched_update_all().execute(rows)
@@ -6613,7 +6708,7 @@ class ChunkTable:
 
         `language` is that of the stemming; None keeps the one that the table has, which is English at first.
         """
-        with engine_errors("build the indexes"):
+        with engine_errors("build the indexes", remedy=TRY_AGAIN):
             if not self._table.count_rows():
                 return
             indexes = {index.columns[0]: _read_index(index) for index in self._table.list_indices()}
@@ -6780,6 +6875,9 @@ class IndexRun:
         self._stop = stop or threading.Event()
         self._held: dict[str, KnownSource] = {}
         self._waiting: list[IndexedFile] = []
+        self._touched: dict[FoundFile, int] = {}
+        self._prepared = False
+        self._notes: list[str] = []
         self._failed: dict[str, str] = {}
         self._ignored: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
@@ -6800,6 +6898,11 @@ class IndexRun:
         """Brings in every file that is new or changed, and takes out those that are gone."""
         request = self._request
         listing = FileFinder(request.folder, include=request.include, exclude=request.exclude).find()
+        if request.include and not listing.files:
+            raise LancelotError(
+                f"No file of {one_line(source_name(request.folder))} matches {listed(request.include)}.",
+                "Give --include a pattern as in .gitignore, such as '*.md'; nothing was changed.",
+            )
         self._ignored.update(listing.ignored)
         self._failed.update(listing.failed)
         stays = set()
@@ -6820,6 +6923,8 @@ class IndexRun:
         known = self._held.get(found.source)
         if known and not self._request.force and self._is_unchanged(found, known):
             self._counts["unchanged"] += 1
+            if known.modified != _moment(found.modified):
+                self._touched[found] = known.chunks
             return True
         read = self._extractor.extract(found.path)
         if read.ignored:
@@ -6828,6 +6933,7 @@ class IndexRun:
             self._failed[found.source] = read.failed
         else:
             self._waiting.append(IndexedFile(found, read.hash, read.chunks))
+            self._failed |= {found.source: read.missing} if read.missing else {}
         return not read.ignored
 
     def _is_unchanged(self, found: FoundFile, known: KnownSource) -> bool:
@@ -6843,7 +6949,7 @@ class IndexRun:
         """Writes the files that wait, in one commit."""
         files, self._waiting = self._waiting, []
         if files and table and not self._request.dry_run:
-            table.replace(self._with_vectors(table, files) if self._can_embed(table) else files)
+            table.replace(self._with_vectors(table, files))
         for file in files:
             source = file.found.source
             self._counts["updated" if source in self._held else "new"] += 1
@@ -6860,6 +6966,8 @@ class IndexRun:
         """Fills in vectors that are missing, and brings the indexes up to date."""
         if table is None or self._request.dry_run:
             return
+        if self._touched:
+            table.set_modified(self._touched)
         if self._can_embed(table):
             self._fill_in_vectors(table)
         self._report(IndexProgress("indexes", 0, 1))
@@ -6869,28 +6977,45 @@ class IndexRun:
 
     def _can_embed(self, table: ChunkTable) -> bool:
         """Whether chunks get vectors now; the table gets its column for them when that is so for the first time."""
-        if not self._embedder.works:
-            return False
+        if self._embedder.works and not self._prepared:
+            self._prepared = True
+            self._prepare_vectors(table)
+        return self._embedder.works
+
+    def _prepare_vectors(self, table: ChunkTable) -> None:
+        """Makes the column of vectors where there is none, or where all is done anew and the model gives others."""
         wanted = self._embedder.model
-        if table.length and (wanted == table.model or not self._request.force):
-            return True
+        if table.length and not self._request.force:
+            if wanted != table.model and self._embedder.is_named:
+                self._notes.append(
+                    f"The vectors are by {table.model}, which is used again; --force makes them by {wanted}."
+                )
+            return
         length = self._embedder.length_of(wanted)
-        if length:
+        if length and (wanted, length) != (table.model, table.length):
             table.add_vectors(wanted, length)
-        return bool(length)
 
     def _with_vectors(self, table: ChunkTable, files: Sequence[IndexedFile]) -> list[IndexedFile]:
         """The files with vectors; a text that the table has one for is not embedded again, unless all is done anew."""
+        embeds = self._can_embed(table)
         now = [file for file in files if len(file.chunks) <= EMBEDDED_AT_ONCE]
-        changed = [file.found.source for file in now if file.found.source in self._held and not self._request.force]
-        held = table.vectors_by_text(changed)
-        missing = {chunk.text: None for file in now for chunk in file.chunks if chunk.text not in held}
-        vectors = {**held, **self._embed(table, list(missing))}
+        vectors = table.vectors_by_text([file.found.source for file in now if file.found.source in self._held])
+        texts = dict.fromkeys(chunk.text for file in now for chunk in file.chunks)
+        missing = [text for text in texts if self._request.force or text not in vectors] if embeds else []
+        vectors |= self._embed(table, missing)
         return [replace(file, vectors=tuple(vectors.get(chunk.text) for chunk in file.chunks)) for file in files]
 
     def _embed(self, table: ChunkTable, texts: Sequence[str]) -> dict[str, Vector[float]]:
         """The vector of each text that has one."""
+        if not texts:
+            return {}
         vectors = self._embedder.embed(texts, model=table.model or self._embedder.model)
+        lengths = {len(one) for one in vectors if one} - {table.length}
+        if lengths:
+            told = (
+                f"{table.model} gives vectors of length {max(lengths)} now, and those of the table have {table.length}"
+            )
+            self._embedder.give_up(f"{told}; --force makes all of them anew.")
         return {text: one for text, one in zip(texts, vectors, strict=True) if one and len(one) == table.length}
 
     def _fill_in_vectors(self, table: ChunkTable) -> None:
@@ -6916,10 +7041,10 @@ class IndexRun:
             unchanged=self._counts["unchanged"],
             removed=self._counts["removed"],
             chunks=sum(source.chunks for source in self._held.values()),
-            without_vector=table.count_without_vector() if table else 0,
+            without_vector=table.count_without_vector(self._request.folder) if table else 0,
             ignored=dict(self._ignored),
             failed=dict(self._failed),
-            notes=tuple(self._embedder.notes),
+            notes=(*self._notes, *self._embedder.notes),
             seconds=time.monotonic() - started,
             stopped=self._stop.is_set(),
         )
@@ -6973,6 +7098,8 @@ def index_lines(summary: IndexSummary) -> str:
     places = f"{one_line(source_name(request.folder))} into the table {request.table} of {request.database}"
     done = listed(f"{count:,} {word}" for word, count in counts.items())
     lines = [f"{did} {places}: {total} ({done}), {plural(summary.chunks, 'chunk')} in {summary.seconds:.1f} s"]
+    if 0 < summary.without_vector < summary.chunks:
+        lines.append(f"without a vector: {plural(summary.without_vector, 'chunk')}")
     if summary.ignored:
         reasons = listed(f"{count:,} {reason}" for reason, count in sorted(summary.ignored.items()))
         lines.append(f"left out: {reasons}")
@@ -7030,6 +7157,18 @@ def check_settings(status: Status) -> list[Check]:
     named = [setting.name for setting in SETTINGS if settings.is_set(setting.name)]
     well = Check("settings", "ok", f"Set: {listed(named)}." if named else "None is set: the defaults hold.")
     return [_setting_check(settings, problem) for problem in settings.problems] or [well]
+
+
+def check_index_roots(status: Status) -> list[Check]:
+    """A warning for each folder of LANCELOT_INDEX_ROOTS that is none."""
+    roots = status.settings.index_roots or ()
+    return [
+        Check(
+            "index roots", "warning", f"LANCELOT_INDEX_ROOTS names {root}, which is no folder.", "Correct or unset it."
+        )
+        for root in roots
+        if not Path(root).is_dir()
+    ]
 
 
 def _folder_error(path: str | None) -> LancelotError | None:
@@ -7122,16 +7261,14 @@ def check_columns(status: Status) -> list[Check]:
 
 
 def _indexes_of(layout: TableLayout) -> list[Check]:
-    lines = [
-        Check(
-            "indexes",
-            "warning",
-            f"{layout.table}: the index {index.name} does not cover {plural(index.uncovered, 'row')} of {layout.rows:,}.",
-            "Index the table again, or let the program that writes it call optimize().",
-        )
-        for index in layout.indexes
-        if index.uncovered
-    ]
+    lines: list[Check] = []
+    missing = {index.name: index.uncovered for index in layout.indexes if index.uncovered}
+    if missing:
+        rows = f"{plural(max(missing.values()), 'row')} of {layout.rows:,}"
+        told = f"{layout.table}: up to {rows} are not covered by the indexes {listed(missing)}."
+        again = f"Run `{PROGRAM} index` on the same folder again."
+        remedy = again if layout.is_own else "Let the program that writes it call optimize()."
+        lines.append(Check("indexes", "warning", told, remedy))
     indexed = any(index.is_full_text for index in layout.indexes)
     if layout.text and not indexed and layout.rows > LARGE_TABLE:
         told = f"{layout.table} has {layout.rows:,} rows and no full-text index: searches by words read them all."
@@ -7159,6 +7296,18 @@ def _wrong_lengths(length: int, layouts: Iterable[TableLayout]) -> list[Check]:
     return lines
 
 
+def _embedding_remedy(told: str, status: Status) -> str:
+    if "API key" in told and status.key.place == "environment":
+        return "Set OPENAI_API_KEY to another key."
+    if "API key" in told:
+        return "Store another key with `lancelot init`."
+    if "rate limit" in told:
+        return "Wait a while, or see to the key's quota."
+    if "did not answer within" in told:
+        return "Try again, since a model may have to be loaded first, or raise LANCELOT_EMBEDDING_TIMEOUT."
+    return "Check OPENAI_BASE_URL and EMBEDDING_MODEL."
+
+
 def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Check]:
     """Embeds one word for real with a model, and compares the vector's length with those of the tables that need it."""
     host = host_of(status.settings.endpoint)
@@ -7166,8 +7315,7 @@ def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Che
         length = len(embedder.embed(["lancelot"], model=model)[0])
     except LancelotError as error:
         refused = "refused the API key" in str(error) or "cannot be given this API key" in str(error)
-        remedy = "Store another key with `lancelot init`." if refused else "Check OPENAI_BASE_URL and EMBEDDING_MODEL."
-        return [Check("embeddings", "failed", str(error), remedy, refused=refused)]
+        return [Check("embeddings", "failed", str(error), _embedding_remedy(str(error), status), refused=refused)]
     tables = [layout for layout in status.tables if (layout.model or embedder.model) == model]
     return [Check("embeddings", "ok", f"{host} embeds with {model}: length {length}."), *_wrong_lengths(length, tables)]
 
@@ -7287,6 +7435,7 @@ def check_platform(_status: Status) -> list[Check]:
 CHECKS = (
     Examination("platform", check_platform),
     Examination("settings", check_settings),
+    Examination("index roots", check_index_roots),
     Examination("folder", check_database_folder),
     Examination("tables", check_tables),
     Examination("columns", check_columns),
@@ -7295,7 +7444,7 @@ CHECKS = (
     Examination("key", check_key),
     Examination("keychain", check_keychain, live=True),
     Examination("embeddings", check_embeddings, seconds=LIVE_SECONDS, live=True),
-    Examination("chat model", check_chat, seconds=LIVE_SECONDS, live=True),
+    Examination("chat model", check_chat, seconds=MAX_SECONDS + 5, live=True),  # its own limit is what the person set
 )
 
 
@@ -7635,8 +7784,10 @@ def allowed_folder(folder: str, roots: Sequence[str] | None) -> Path:
         raise LancelotError(
             "No folder may be indexed by a tool.", "Set LANCELOT_INDEX_ROOTS to the folders that may, or run `index`."
         )
+    if not folder.strip():
+        raise LancelotError("The folder is blank.", f"Give an absolute path inside {listed(roots)}.")
     try:
-        path = Path(read_path(folder.strip()))
+        path = Path(read_path(folder))
         found = path.resolve() if path.is_absolute() else None
     except (OSError, RuntimeError, ValueError):
         found = None
@@ -8295,6 +8446,8 @@ class Session:
             "LANCEDB_TABLE": getattr(self.arguments, "table", None),
         }
         overrides = {name: value for name, value in given.items() if value}
+        if (path := overrides.get("LANCEDB_PATH")) and not is_address(path):
+            overrides["LANCEDB_PATH"] = str(Path(read_path(path)).absolute())
         return load_settings({**self.environ, **overrides}, config_folder())
 
 
@@ -9011,7 +9164,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output left; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-    except Exception:  # noqa: BLE001 - the edge around main
+    except Exception as error:  # noqa: BLE001 - the edge around main
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            say(f"{PROGRAM}: There is no space left to write to. Make some, and run it again.", to=sys.stderr)
+            return 1
         traceback.print_exc()
         say(f"{PROGRAM}: this is a defect of Lancelot {__version__}; the lines above say where.", to=sys.stderr)
         return 3

@@ -493,6 +493,9 @@ def test_a_share_fills_the_room_and_no_more(lengths: list[int], room: int) -> No
         ("So [1-900].", "So [1].", (1,), (900,)),
         ("In `a[7]` and\n```\nb[8]\n```\nso [1].", "In `a[7]` and\n```\nb[8]\n```\nso [1].", (1,), ()),
         ("So [[9]2].", "So [2].", (2,), (9,)),
+        ("So [99999999999999999999999].", "So.", (), (99999999999999999999999,)),
+        ("So [\uff11] and [\uff19].", "So [\uff11] and.", (1,), (9,)),
+        ("So [1](http://evil.example/?q=1) and [9](x).", "So [1] and.", (1,), (9,)),
         ("No number [a], [^1], [] [1a].", "No number [a], [^1], [] [1a].", (), ()),
     ],
 )

@@ -104,8 +104,12 @@ def test_a_server_that_takes_few_texts_at_once_gets_them_in_parts(serve: Callabl
     assert min(map(len, server.batches)) > 2
 
 
-def test_a_text_that_is_not_taken_costs_no_other_its_vector(serve: Callable[..., Any]) -> None:
-    _, bulk = serve(lambda texts, _number: (400 if "x" * 7 in texts else 200, {}))
+@pytest.mark.parametrize("status", [400, 500])
+def test_a_text_that_is_not_taken_costs_no_other_its_vector(
+    status: int, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "BULK_RETRIES", 1)
+    _, bulk = serve(lambda texts, _number: (status if "x" * 7 in texts else 200, {"Retry-After": "0.01"}))
     vectors = bulk.embed(TEXTS[:20], model="m")
     assert [place for place, vector in enumerate(vectors) if vector is None] == [6]
     assert bulk.notes == ["The embedding server did not take 1 text."]

@@ -32,6 +32,7 @@ DEFAULTS = {
     "LANCELOT_CHAT_BASE_URL": None,
     "LANCELOT_CHAT_API_KEY": None,
     "LANCELOT_CHAT_TIMEOUT": 120.0,
+    "LANCELOT_INDEX_ROOTS": None,
     "LANCELOT_PASSPHRASE": None,
     "LANCELOT_LOG_LEVEL": "info",
 }
@@ -53,12 +54,14 @@ GOOD = {
     "LANCELOT_CHAT_BASE_URL": ("https://host/api/chat/completions", "https://host/api"),
     "LANCELOT_CHAT_API_KEY": ("sk-c", "sk-c"),
     "LANCELOT_CHAT_TIMEOUT": ("300", 300.0),
+    "LANCELOT_INDEX_ROOTS": (f"/a{os.pathsep}/b c{os.pathsep}", ("/a", "/b c")),
     "LANCELOT_PASSPHRASE": ("a long one", "a long one"),
     "LANCELOT_LOG_LEVEL": ("DEBUG", "debug"),
 }
 WHOLE_LIMIT = "a whole number from 1 to 200"
 WHOLE_BUDGET = "a whole number from 200 to 1,000,000"
 WHOLE_LENGTH = "a whole number from 1 to 100,000"
+FOLDERS = f"absolute folders, joined by {os.pathsep}"
 SECONDS = "a number of seconds above 0 and at most 600"
 ADDRESS = "an address such as http://localhost:11434/v1"
 LEVELS = "one of error, warn, info, http, verbose, debug, silly"
@@ -75,6 +78,7 @@ BAD = [
         for value in ("semantic", "vector,text")
     ),
     *(("LANCELOT_LOG_LEVEL", value, LEVELS) for value in ("trace", "3")),
+    *(("LANCELOT_INDEX_ROOTS", value, FOLDERS) for value in ("docs", f"/a{os.pathsep}b", os.pathsep)),
     *(("LANCELOT_CHAT_TIMEOUT", value, SECONDS) for value in ("0", "601", "2m")),
     *(("LANCELOT_CHAT_BASE_URL", value, ADDRESS) for value in ("localhost:11434", "ftp://host/v1", "http://h h/v1")),
     *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -189,3 +190,25 @@ def test_as_a_program_of_its_own_it_says_what_is_wrong_and_ends_with_1() -> None
     assert (ended.returncode, ended.stderr) == (1, "")
     assert {name for name, lines in said(ended.stdout).items() if lines != ["ok"]} == {"folder"}
     assert said(ended.stdout)["server"] == ["ok"]
+
+
+@pytest.mark.usefixtures("without_server")
+def test_folders_that_a_model_may_index_are_looked_at(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LANCELOT_INDEX_ROOTS", f"{tmp_path}{os.pathsep}{tmp_path / 'gone'}")
+    ended = run("doctor", "--path", SMALL)
+    assert said(ended.out)["index roots"] == ["warning"]
+    assert f"{tmp_path / 'gone'}, which is no folder" in ended.out
+
+
+@pytest.mark.usefixtures("without_server")
+@pytest.mark.parametrize(
+    "address", ["http://user:SECRET@127.0.0.1:9/v1?api_key=SECRET", "http://127.0.0.1:9/v1?key=SECRET"]
+)
+def test_no_secret_of_an_address_is_printed(address: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", address)
+    for path in (SMALL, "s3://AKIA:SEC/SECRET@bucket/x", "db://mydb?api_key=SECRET"):
+        for command in ("doctor", "status"):
+            ended = run(command, "--path", path)
+            assert "SECRET" not in ended.out + ended.err

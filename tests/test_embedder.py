@@ -272,3 +272,38 @@ def test_a_server_that_wants_a_key_where_there_is_none_is_told_so(
 def test_numbers_that_no_vector_column_can_hold_are_no_embedding(number: float) -> None:
     assert lancelot._read_vector({"data": [{"embedding": [0.5, number]}]}, 0) is None  # noqa: SLF001
     assert lancelot._read_vector({"data": [{"embedding": [0.5, 3e38]}]}, 0) == (0.5, 3e38)  # noqa: SLF001
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"])
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:9", "socks5://127.0.0.1:9"])
+def test_a_server_on_this_machine_is_asked_without_a_proxy(
+    variable: str,
+    proxy: str,
+    make_settings: MakeSettings,
+    embedding_server: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, proxy)
+    assert Embedder(make_settings(OPENAI_BASE_URL=embedding_server())).embed(["word"])
+
+
+def test_a_proxy_that_cannot_be_used_is_told(make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    with pytest.raises(LancelotError, match="cannot be asked through the proxy that the environment names"):
+        Embedder(make_settings(OPENAI_BASE_URL="http://embeddings.example/v1")).embed(["word"])
+
+
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        ("http://localhost:11434/v1", True),
+        ("http://127.3.2.1/v1", True),
+        ("http://[::1]:80/v1", True),
+        ("http://a.localhost/v1", True),
+        ("http://localhost.example/v1", False),
+        ("http://10.0.0.1/v1", False),
+        ("https://api.openai.com/v1", False),
+    ],
+)
+def test_this_machine_is_told_from_others(url: str, is_here: bool) -> None:  # noqa: FBT001 - a value of the table above
+    assert lancelot.is_loopback(url) is is_here

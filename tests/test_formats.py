@@ -481,3 +481,44 @@ def test_the_same_bytes_give_the_same_chunks() -> None:
     first, second = (lancelot.cut_document(read("a.py", content), name="a.py") for _ in range(2))
     assert first == second
     assert sys.getrecursionlimit() >= 1000
+
+
+def test_stray_zeros_do_not_make_a_text_utf_16() -> None:
+    assert refusal("a.csv", b"row,\0 abc\n" * 200) == "holds binary data"
+    assert "1,  002" in "".join(section.text for section in read("a.txt", b"a,b\n1, \0" + b"002\n" * 99).sections)
+
+
+def test_a_heading_without_a_body_stays_with_the_next_one() -> None:
+    sections = read("a.md", "# A\n\n## B\n\nbody\n\n## C\n\n## D\nend\n").sections
+    assert [(section.title, section.text.split("\n")[0], section.line) for section in sections] == [
+        ("A > B", "# A", 1),
+        ("A > D", "## C", 7),
+    ]
+    sections = read("a.rst", "AA\n==\n\nBB\n--\n\nbody\n").sections
+    assert [(section.title, section.line) for section in sections] == [("AA > BB", 1)]
+
+
+def test_a_page_that_cannot_be_read_is_named_and_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pypdf.errors import LimitReachedError, PdfReadError
+
+    class Page:
+        def __init__(self, text: str | Exception) -> None:
+            self.text = text
+
+        def extract_text(self) -> str:
+            if isinstance(self.text, Exception):
+                raise self.text
+            return self.text
+
+    class Reader:
+        metadata = None
+        pages: tuple[Page, ...] = ()
+
+    monkeypatch.setattr(lancelot, "_open_pdf", lambda _: Reader())
+    Reader.pages = (Page("one"), Page(PdfReadError("x")), Page("three"))
+    document = lancelot.pdf_document(b"")
+    assert [section.place for section in document.sections] == ["page 1", "page 3"]
+    assert document.missing == "is read but for a part: damage keeps from being read page 2"
+    Reader.pages = (Page(LimitReachedError("x")),)
+    with pytest.raises(UnreadableError, match="too much is packed into page 1"):
+        lancelot.pdf_document(b"")

@@ -170,7 +170,7 @@ def test_rows_that_an_index_does_not_cover_are_a_warning(
     table.add(pa.table({"text": ["d", "e"]}))
     (line,) = unwell(make_searcher(LANCEDB_PATH=folder))
     assert (line.name, line.status) == ("indexes", "warning")
-    assert line.message == "documents: the index text_idx does not cover 2 rows of 5."
+    assert line.message == "documents: up to 2 rows of 5 are not covered by the indexes text_idx."
     assert "optimize()" in line.remedy
 
 
@@ -339,7 +339,7 @@ def test_statistics_are_those_of_the_default_table(
         "folder": str(folder),
         "totalFiles": 4,
         "totalChunks": 6,
-        "fileTypes": {".py": 3, ".md": 1},
+        "fileTypes": {".py": 3, ".md": 1, "none": 1},
     }
 
 

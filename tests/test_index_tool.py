@@ -87,7 +87,7 @@ def test_without_allowed_folders_a_call_is_refused(make_settings: Callable[..., 
 
 @pytest.mark.parametrize(
     "folder",
-    ["{root}/../secret", "{root}/link", "{root}/link/..", "{tmp}/allowed-not", "{tmp}", "/", "notes", "", "~", "\x00"],
+    ["{root}/../secret", "{root}/link", "{root}/link/..", "{tmp}/allowed-not", "{tmp}", "/", "notes", "~", "\x00"],
 )
 def test_a_folder_outside_the_allowed_ones_is_refused_whatever_way_it_is_named(
     folder: str, allowed: Path, settings: lancelot.Settings, tmp_path: Path
@@ -116,6 +116,14 @@ def test_a_folder_inside_is_indexed_and_the_summary_returned(
     assert (again["newFiles"], again["skippedFiles"]) == (0, 251)
     forced = json.loads(call_once(settings, folder=str(allowed / "notes"), force=True)[0])
     assert forced["updatedFiles"] == 251
+
+
+def test_a_blank_folder_is_told_and_blanks_are_part_of_a_name(allowed: Path, settings: lancelot.Settings) -> None:
+    assert call_once(settings, folder=" ")[0].startswith("The folder is blank.")
+    (allowed / "notes ").mkdir()
+    text, failed, _ = call_once(settings, folder=f"{allowed}/notes ")
+    assert not failed
+    assert json.loads(text)["folder"] == f"{allowed}/notes "
 
 
 def test_a_link_inside_is_followed_to_a_folder_inside(allowed: Path, settings: lancelot.Settings) -> None:

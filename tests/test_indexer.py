@@ -120,10 +120,24 @@ def test_a_second_run_changes_nothing(files: Path, index: Index, tmp_path: Path)
     assert open_table(tmp_path).version == version
 
 
-def test_a_touched_file_is_not_a_changed_one(files: Path, index: Index) -> None:
+def test_a_touched_file_is_not_a_changed_one_and_its_time_is_noted(files: Path, index: Index, tmp_path: Path) -> None:
     index(files)
     os.utime(files / "guide.md", (1, 1))
     assert counts(index(files)) == (0, 0, 3, 0)
+    times = {row["modified_at"] for row in rows(tmp_path) if row["file_name"] == "guide.md"}
+    assert times == {dt.datetime.fromtimestamp(1, dt.timezone.utc)}
+    version = open_table(tmp_path).version
+    index(files)
+    assert open_table(tmp_path).version == version
+
+
+def test_a_pattern_that_fits_no_file_changes_nothing(files: Path, index: Index, tmp_path: Path) -> None:
+    index(files)
+    for pattern in ("[", "", "*.nothing"):
+        with pytest.raises(lancelot.LancelotError, match=r"No file of .* matches"):
+            index(files, include=(pattern,))
+    assert len({row["file_name"] for row in rows(tmp_path)}) == 3
+    assert counts(index(files, include=("*.md",))) == (0, 0, 1, 2)
 
 
 def test_an_edit_redoes_one_file_and_leaves_no_old_chunk(files: Path, index: Index, tmp_path: Path) -> None:
@@ -357,6 +371,30 @@ def test_a_server_that_fails_leaves_a_whole_table_without_vectors_and_a_note(
     assert "asks for an API key" in summary.notes[0]
 
 
+def test_vectors_of_another_length_are_told_and_by_force_made_anew(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
+) -> None:
+    index(files, OPENAI_BASE_URL=embedding_server(), EMBEDDING_MODEL="m")
+    url = embedding_server("--dimensions", "64")
+    (files / "more.txt").write_text("More tea.", encoding="utf-8")
+    summary = index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="m")
+    assert summary.without_vector == 1
+    assert "m gives vectors of length 64 now, and those of the table have 384; --force" in summary.notes[0]
+    assert "without a vector: 1 chunk" in lancelot.index_lines(summary)
+    assert index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="m", force=True).without_vector == 0
+    assert open_table(tmp_path).schema.field("vector").metadata[b"embedding_length"] == b"64"
+
+
+def test_force_without_a_server_keeps_the_vectors_that_there_are(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
+) -> None:
+    index(files, OPENAI_BASE_URL=embedding_server(), EMBEDDING_MODEL="m")
+    before = rows(tmp_path)
+    assert index(files, force=True).without_vector == 0
+    assert index(files, force=True, OPENAI_BASE_URL=embedding_server("--fail-with", "401")).without_vector == 0
+    assert rows(tmp_path) == before
+
+
 def test_by_force_another_model_takes_the_place_of_the_one_before(
     files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
 ) -> None:
@@ -366,11 +404,21 @@ def test_by_force_another_model_takes_the_place_of_the_one_before(
     url = embedding_server()
     index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="first")
     index(other, OPENAI_BASE_URL=url, EMBEDDING_MODEL="first")
-    index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="second")
+    summary = index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="second")
+    assert summary.notes == ("The vectors are by first, which is used again; --force makes them by second.",)
     assert open_table(tmp_path).schema.field("vector").metadata[b"embedding_model"] == b"first"
     summary = index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="second", force=True)
     assert open_table(tmp_path).schema.field("vector").metadata[b"embedding_model"] == b"second"
     assert summary.without_vector == 0
+
+
+def test_what_has_no_vector_is_counted_below_the_folder_alone(files: Path, index: Index, tmp_path: Path) -> None:
+    other = tmp_path / "more"
+    other.mkdir()
+    (other / "a.txt").write_text("Other tea.", encoding="utf-8")
+    index(files)
+    summary = index(other)
+    assert (summary.chunks, summary.without_vector) == (1, 1)
 
 
 # Cut short
