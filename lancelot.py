@@ -6832,10 +6832,10 @@ def write_lock(database: Path) -> Iterator[None]:
     """Keeps other runs out of a database folder, which is made where it is not there; the system frees it with the process."""
     import filelock
 
+    lock = filelock.FileLock(database / LOCK_FILE, timeout=0)
     try:
         database.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(database / LOCK_FILE, timeout=0):
-            yield
+        lock.acquire()
     except filelock.Timeout as error:
         raise LancelotError(
             f"Another run of `{PROGRAM} index` is writing to {database}.", "Try again when it is done."
@@ -6845,6 +6845,10 @@ def write_lock(database: Path) -> Iterator[None]:
             f"The database folder {database} cannot be written to ({reason_of(error)}).",
             "Name another one with --path, or see to its rights and its disk.",
         ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def hash_file(path: Path) -> str:
@@ -6998,7 +7002,7 @@ class IndexRun:
     def _with_vectors(self, table: ChunkTable, files: Sequence[IndexedFile]) -> list[IndexedFile]:
         """The files with vectors; a text that the table has one for is not embedded again, unless all is done anew."""
         embeds = self._can_embed(table)
-        now = [file for file in files if len(file.chunks) <= EMBEDDED_AT_ONCE]
+        now = [file for file in files if len(file.chunks) <= EMBEDDED_AT_ONCE or not embeds]
         vectors = table.vectors_by_text([file.found.source for file in now if file.found.source in self._held])
         texts = dict.fromkeys(chunk.text for file in now for chunk in file.chunks)
         missing = [text for text in texts if self._request.force or text not in vectors] if embeds else []
