@@ -1,6 +1,6 @@
 """Builds `dist/lancelot.pyz`, the one file that ships, for the Python that runs this and its platform.
 
-    python3 build.py          makes dist/lancelot.pyz
+    python3 build.py          makes dist/lancelot.pyz, with SHA256SUMS, a bill of materials and the licences beside it
     python3 build.py check    makes it, then runs every check and test of the project
     python3 build.py lock     resolves the requirements anew into both lock files
 
@@ -14,6 +14,7 @@ Sections:
     Packages        the folder of installed packages, with their bytecode
     What ships      which of the installed files go into the archive
     Archive         shiv's parts, the packages and the starting code in one file
+    Papers          what an archive is checked by: sums, a bill of materials, licences
     Checks          the environment for development, and the checks in it
     Command line    one function a command
 """
@@ -27,6 +28,7 @@ if sys.version_info < (3, 10):  # noqa: UP036  # an older one is what this is he
 
 import argparse
 import contextlib
+import email
 import hashlib
 import json
 import os
@@ -405,13 +407,20 @@ def own_contents(own: Path, shell: Path) -> dict[str, bytes]:
     return contents
 
 
+def record_of(archive: zipfile.ZipFile) -> bytes:
+    """The SHA-256 of every file in an archive by its name, as JSON: what `lancelot verify` compares."""
+    hashes = {name: hashlib.sha256(archive.read(name)).hexdigest() for name in sorted(archive.namelist())}
+    return json.dumps(hashes, indent=0).encode()
+
+
 def join(packed: Path, contents: Mapping[str, bytes], target: Path) -> None:
-    """Writes the archive: the packages, then everything else."""
+    """Writes the archive: the packages, then everything else, then the record of both."""
     with whole(target) as temporary:
         shutil.copyfile(packed, temporary)
         with zipfile.ZipFile(temporary, "a") as archive:
             for name in sorted(contents):
                 add(archive, name, contents[name])
+            add(archive, "record.json", record_of(archive))
         temporary.chmod(0o755)
 
 
@@ -419,6 +428,80 @@ def unpacked_size(archive: Path) -> int:
     """How many bytes the files of an archive have once they are unpacked."""
     with zipfile.ZipFile(archive) as opened:
         return sum(entry.file_size for entry in opened.infolist())
+
+
+# ---------------------------------------------------------------------------------------------- Papers
+# What an administrator checks an archive by: the sums of the files, a bill of materials in CycloneDX's JSON
+# (https://cyclonedx.org/docs/1.6/json/), and the licences of all that is inside. They hold no time and no place.
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package inside: what its metadata say of it, and the files of its licence."""
+
+    name: str
+    version: str
+    licence: str
+    files: tuple[Path, ...]
+
+
+def read_package(metadata: Path) -> Package:
+    """A package by its folder of metadata."""
+    message = email.message_from_bytes((metadata / "METADATA").read_bytes())
+    classified = [line.rpartition(" :: ")[2] for line in message.get_all("Classifier", []) if "License ::" in line]
+    short = (message["License"] or "").strip() if len((message["License"] or "").strip().splitlines()) == 1 else ""
+    licence = message["License-Expression"] or short or " or ".join(classified) or "see its licence file"
+    named = re.compile("licen[sc]e|copying|notice", re.IGNORECASE)
+    files = [path for path in metadata.rglob("*") if path.is_file() and named.match(path.name)]
+    return Package(message["Name"], message["Version"], licence, tuple(sorted(files)))
+
+
+def packages_in(site: Path) -> list[Package]:
+    """The packages that are installed in a folder, by name."""
+    found = [read_package(metadata) for metadata in site.glob("*.dist-info")]
+    return sorted(found, key=lambda package: package.name.lower())
+
+
+def bill_of_materials(packages: Iterable[Package], version: str) -> str:
+    """The packages inside, their versions and licences, in CycloneDX 1.6."""
+    components = [
+        {
+            "type": "library",
+            "bom-ref": f"pkg:pypi/{package.name.lower()}@{package.version}",
+            "name": package.name,
+            "version": package.version,
+            "licenses": [{"license": {"name": package.licence}}],
+            "purl": f"pkg:pypi/{package.name.lower()}@{package.version}",
+        }
+        for package in packages
+    ]
+    own: dict[str, object] = {"type": "application", "bom-ref": "lancelot", "name": "lancelot", "version": version}
+    own["licenses"] = [{"license": {"id": "Apache-2.0"}}]
+    bill = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": own}}
+    return json.dumps(bill | {"components": components}, indent=1) + "\n"
+
+
+def licence_texts(packages: Iterable[Package]) -> str:
+    """The licences of all that is inside, one after the other."""
+    parts = []
+    for package in packages:
+        texts = [path.read_text(encoding="utf-8", errors="replace").strip() for path in package.files]
+        parts.append("\n\n".join([f"{'=' * 80}\n{package.name} {package.version}: {package.licence}", *texts]))
+    return "\n\n".join(parts) + "\n"
+
+
+def sums_of(files: Iterable[Path]) -> str:
+    """The SHA-256 of files as `sha256sum --check` reads them."""
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(files))
+
+
+def write_papers(site: Path, version: str) -> None:
+    """Puts the papers beside the archive."""
+    packages = packages_in(site)
+    bill, licences = ARCHIVE.with_name("lancelot.cdx.json"), ARCHIVE.with_name("LICENSES.txt")
+    bill.write_text(bill_of_materials(packages, version), encoding="utf-8")
+    licences.write_text(licence_texts(packages), encoding="utf-8")
+    ARCHIVE.with_name("SHA256SUMS").write_text(sums_of((ARCHIVE, bill, licences)), encoding="utf-8")
 
 
 # ---------------------------------------------------------------------------------------------- Checks
@@ -475,7 +558,8 @@ def build_archive() -> None:
     """Makes dist/lancelot.pyz and prints its path and sizes."""
     lock = LOCK.read_text(encoding="utf-8")
     packer = installed("packer", packer_entries(lock))
-    packed = packed_packages(installed("runtime", runtime_entries(lock)))
+    site = installed("runtime", runtime_entries(lock))
+    packed = packed_packages(site)
     say("packing the archive")
     own, shell = BUILD / "own", BUILD / "shell.pyz"
     with whole(own) as temporary:
@@ -483,6 +567,7 @@ def build_archive() -> None:
     build_id = digest(packed.read_bytes(), *(path.read_bytes() for path in files_below(own).values()))
     pack_with_shiv(packer, own, build_id, shell)
     join(packed, own_contents(own, shell), ARCHIVE)
+    write_papers(site, read_version((ROOT / "lancelot.py").read_text(encoding="utf-8")))
     sizes = (ARCHIVE.stat().st_size / BYTES_PER_MB, unpacked_size(ARCHIVE) / BYTES_PER_MB)
     print("{}: {:.1f} MB, unpacked {:.1f} MB".format(ARCHIVE, *sizes))
 

@@ -146,6 +146,14 @@ def compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
+def file_sum(file: Any) -> str:
+    """The SHA-256 of an open file in hexadecimal."""
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
 def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
     """What `call` returns, or TimeoutError after `seconds`; the call is then left behind in a daemon thread."""
     outcome: list[T] = []
@@ -6854,10 +6862,7 @@ def write_lock(database: Path) -> Iterator[None]:
 def hash_file(path: Path) -> str:
     """The SHA-256 of a file's content in hexadecimal."""
     with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return file_sum(file)
 
 
 class IndexRun:
@@ -8843,6 +8848,61 @@ def command_demo(session: Session) -> int:
     return 0
 
 
+# --- verify
+
+
+RECORD = "record.json"
+"""In the archive: the SHA-256 of every other file in it, by name."""
+SITE = "site-packages/"
+
+
+def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
+    """What in an archive is not as its record says."""
+    names = set(archive.namelist()) - {RECORD}
+    yield from (f"in the archive, {name} is not recorded" for name in sorted(names - record.keys()))
+    yield from (f"in the archive, {name} is missing" for name in sorted(record.keys() - names))
+    for name in sorted(names & record.keys()):
+        with archive.open(name) as file:
+            if file_sum(file) != record[name]:
+                yield f"in the archive, {name} differs"
+
+
+def unpacked_problems(folder: Path, record: Mapping[str, str]) -> Iterator[str]:
+    """What in the unpacked copy of an archive is not as the archive's record says."""
+    expected = {name.removeprefix(SITE): digest for name, digest in record.items() if name.startswith(SITE)}
+    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    yield from (f"{folder / name} was added" for name in sorted(there.keys() - expected.keys()))
+    yield from (f"{folder / name} is missing" for name in sorted(expected.keys() - there.keys()))
+    for name in sorted(there.keys() & expected.keys()):
+        with there[name].open("rb") as file:
+            if file_sum(file) != expected[name]:
+                yield f"{there[name]} differs"
+
+
+def command_verify(session: Session) -> int:
+    """`verify`: compares the archive and its unpacked copy with the record inside, file by file."""
+    program = Path(session.command[-1])
+    if not zipfile.is_zipfile(program):
+        raise LancelotError(
+            "This is not the archive, so there is no record to compare with.", "Run lancelot.pyz verify."
+        )
+    try:
+        with zipfile.ZipFile(program) as archive:
+            record: dict[str, str] = json.loads(archive.read(RECORD))
+            problems = [*archive_problems(archive, record), *unpacked_problems(Path(__file__).parent, record)]
+        with program.open("rb") as file:
+            digest = file_sum(file)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise LancelotError(f"{program} is damaged ({reason_of(error)}).", "Get the archive anew.") from error
+    for problem in problems[:20]:
+        say(f"failed: {problem}")
+    say(f"{program}: {plural(len(record), 'file')}, {plural(len(problems), 'problem')}")
+    say(
+        f"SHA-256 {digest}: compare it with the line for this file in SHA256SUMS, from where the archive was published."
+    )
+    return 1 if problems else 0
+
+
 # --- init
 
 
@@ -9030,6 +9090,7 @@ COMMANDS: Mapping[str, Callable[[Session], int]] = {
     "status": command_status,
     "doctor": command_doctor,
     "version": command_version,
+    "verify": command_verify,
     "demo": command_demo,
 }
 
@@ -9133,6 +9194,7 @@ def build_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="check everything, also the embeddings and a session with the server")
     doctor.add_argument("--table", help="the table of calls that name none (LANCEDB_TABLE)")
     version = commands.add_parser("version", help="the version; with --json the protocol and what is enabled")
+    commands.add_parser("verify", help="compare the archive and what it unpacked with the record inside")
     commands.add_parser("demo", help="index the documentation, serve it, and show what a client sees")
     for command in (index, search, query, question, read, files, status, doctor):
         command.add_argument("--path", help="the LanceDB folder (LANCEDB_PATH)")

@@ -1,5 +1,6 @@
 """The file that ships, started as its users start it."""
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -296,3 +297,45 @@ def test_two_checkouts_give_the_same_bytes(tmp_path: Path) -> None:
         made.append((checkout / "dist" / ARCHIVE.name).read_bytes())
         shutil.rmtree(checkout)
     assert made[0] == made[1]
+
+
+# Papers and verification
+
+
+def test_the_sums_beside_the_archive_are_right() -> None:
+    lines = (ARCHIVE.parent / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    named = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    assert named.keys() == {"lancelot.pyz", "lancelot.cdx.json", "LICENSES.txt"}
+    for name, digest in named.items():
+        assert hashlib.sha256((ARCHIVE.parent / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_bill_of_materials_names_all_that_is_inside() -> None:
+    bill = json.loads((ARCHIVE.parent / "lancelot.cdx.json").read_text(encoding="utf-8"))
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        folders = {name.split("/")[1] for name in archive.namelist() if ".dist-info/" in name}
+    inside = {folder.partition("-")[0].replace("_", "-").replace(".", "-").lower() for folder in folders} - {"lancelot"}
+    assert {part["name"].replace("_", "-").replace(".", "-").lower() for part in bill["components"]} == inside
+    assert all(part["licenses"][0]["license"]["name"] for part in bill["components"])
+
+
+def test_a_copy_as_it_was_built_is_verified(unpacked: Unpacked) -> None:
+    done = start("verify", root=unpacked.root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " files, 0 problems\n" in done.stdout
+    assert hashlib.sha256(ARCHIVE.read_bytes()).hexdigest() in done.stdout
+
+
+def test_what_was_changed_added_or_removed_after_unpacking_is_named(unpacked: Unpacked, tmp_path: Path) -> None:
+    site = tmp_path / "shiv" / unpacked.site.relative_to(unpacked.root)
+    shutil.copytree(unpacked.root, tmp_path / "shiv", copy_function=os.link)
+    for name in ("mcp/py.typed", "tqdm/std.py"):
+        (site / name).unlink()
+    (site / "tqdm" / "std.py").write_text("changed = True\n", encoding="utf-8")
+    (site / "added.py").write_text("added = True\n", encoding="utf-8")
+    done = start("verify", root=tmp_path / "shiv")
+    assert done.returncode == 1
+    assert f"failed: {site / 'added.py'} was added\n" in done.stdout
+    assert f"failed: {site / 'mcp' / 'py.typed'} is missing\n" in done.stdout
+    assert f"failed: {site / 'tqdm' / 'std.py'} differs\n" in done.stdout
+    assert ", 3 problems\n" in done.stdout

@@ -1,4 +1,5 @@
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -213,7 +214,7 @@ def test_an_archive_is_the_packages_followed_by_everything_else(tmp_path: Path) 
     build.pack_folder(tmp_path / "folder", tmp_path / "packed.zip")
     build.join(tmp_path / "packed.zip", {"b": b"2", "a": b"1"}, tmp_path / "whole.pyz")
     with zipfile.ZipFile(tmp_path / "whole.pyz") as archive:
-        assert archive.namelist() == ["site-packages/package.py", "a", "b"]
+        assert archive.namelist() == ["site-packages/package.py", "a", "b", "record.json"]
         assert archive.testzip() is None
     assert (tmp_path / "whole.pyz").read_bytes().startswith(b"#!/usr/bin/env python3\n")
     assert os.access(tmp_path / "whole.pyz", os.X_OK)
@@ -227,6 +228,53 @@ def test_the_version_is_read_without_importing_the_module(line: str) -> None:
 def test_a_module_without_a_version_is_a_sentence() -> None:
     with pytest.raises(build.BuildError, match="__version__"):
         build.read_version("version = 1\n")
+
+
+# Papers
+
+
+def make_package(site: Path, name: str, **metadata: str) -> None:
+    folder = site / f"{name}-1.0.dist-info"
+    (folder / "licenses").mkdir(parents=True)
+    lines = [f"Name: {name}", "Version: 1.0", *(f"{key.replace('_', '-')}: {value}" for key, value in metadata.items())]
+    (folder / "METADATA").write_text("\n".join(lines) + "\n\nA description.\n", encoding="utf-8")
+    (folder / "licenses" / "LICENSE").write_text(f"Licence of {name}.\n", encoding="utf-8")
+
+
+def test_a_package_s_licence_is_found_wherever_its_metadata_have_it(tmp_path: Path) -> None:
+    make_package(tmp_path, "b", License_Expression="MIT", License="ignored")
+    make_package(tmp_path, "A", License="BSD-2-Clause")
+    make_package(tmp_path, "c", Classifier="License :: OSI Approved :: Apache Software License")
+    make_package(tmp_path, "d")
+    found = [(package.name, package.licence) for package in build.packages_in(tmp_path)]
+    assert found == [
+        ("A", "BSD-2-Clause"),
+        ("b", "MIT"),
+        ("c", "Apache Software License"),
+        ("d", "see its licence file"),
+    ]
+
+
+def test_the_bill_of_materials_names_every_package_and_no_time(tmp_path: Path) -> None:
+    make_package(tmp_path, "b", License_Expression="MIT")
+    bill = json.loads(build.bill_of_materials(build.packages_in(tmp_path), "9"))
+    assert bill.keys() == {"bomFormat", "specVersion", "version", "metadata", "components"}
+    assert bill["metadata"]["component"]["version"] == "9"
+    assert [(part["purl"], part["licenses"]) for part in bill["components"]] == [
+        ("pkg:pypi/b@1.0", [{"license": {"name": "MIT"}}])
+    ]
+
+
+def test_the_licences_stand_one_after_the_other(tmp_path: Path) -> None:
+    make_package(tmp_path, "b", License_Expression="MIT")
+    make_package(tmp_path, "a", License_Expression="MIT")
+    text = build.licence_texts(build.packages_in(tmp_path))
+    assert text.index("Licence of a.") < text.index("b 1.0: MIT") < text.index("Licence of b.")
+
+
+def test_sums_are_those_that_sha256sum_reads(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"1")
+    assert build.sums_of([tmp_path / "x"]) == f"{hashlib.sha256(b'1').hexdigest()}  x\n"
 
 
 # Checks

@@ -1,6 +1,7 @@
 """The commands for a person and for programs: what they print, how they end, how the program knows itself."""
 
 import ast
+import hashlib
 import io
 import json
 import os
@@ -433,6 +434,29 @@ def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Pat
     assert "encrypted" in json.loads(full_text)["hits"][0]["snippet"]
     assert query == "# Context from documents"
     assert sorted(tmp_path.rglob("*")) == before
+
+
+# --- verify
+
+
+def test_what_is_no_archive_has_nothing_to_verify(run: Run) -> None:
+    ended = run("verify")
+    assert ended.code == 1
+    assert "This is not the archive" in ended.err
+
+
+def test_what_an_archive_has_besides_its_record_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.pyz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("same", "changed", "added", "record.json"):
+            archive.writestr(name, name)
+    record = {"same": hashlib.sha256(b"same").hexdigest(), "changed": "0" * 64, "gone": "0" * 64}
+    with zipfile.ZipFile(path) as archive:
+        assert list(lancelot.archive_problems(archive, record)) == [
+            "in the archive, added is not recorded",
+            "in the archive, gone is missing",
+            "in the archive, changed differs",
+        ]
 
 
 # --- the program's own command
