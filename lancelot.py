@@ -14,7 +14,7 @@ Formatter     pages to JSON and Markdown, snippets
 Indexer       a folder of files to a table; the only section that writes to a database
 Health        the checks behind `doctor` and the status
 Tools         the MCP server: schemas, calls, streams, process life
-Clients       what other programs need to start the server, and where they keep their folders
+Clients       what other programs need to start the server, their files, and where they keep their folders
 Command line  one function a command
 """
 
@@ -813,8 +813,18 @@ def load_settings(
 # --- files that only their owner reads
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a file of mode 0600 atomically, in a folder of mode 0700: a reader sees the old content or the new."""
+def _take_rights(path: str, like: os.stat_result) -> None:
+    os.chmod(path, stat.S_IMODE(like.st_mode))  # noqa: PTH101 - beside mkstemp's plain names
+    if hasattr(os, "chown") and (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+        with contextlib.suppress(OSError):
+            os.chown(path, like.st_uid, like.st_gid)
+
+
+def write_private(path: Path, content: bytes, *, like: os.stat_result | None = None) -> None:
+    """Writes a file of mode 0600 atomically, in a folder of mode 0700: a reader sees the old content or the new.
+
+    With `like` it gets the mode and, where that is allowed, the owner of another file instead.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -822,6 +832,8 @@ def write_private(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
+        if like:
+            _take_rights(temporary, like)
         os.replace(temporary, path)  # noqa: PTH105 - beside mkstemp's plain names
     except BaseException:
         with contextlib.suppress(OSError):
@@ -8377,8 +8389,9 @@ def serve(settings: Settings, wire: Wire, command: Sequence[str]) -> NoReturn:
 # ======================================================================================================================
 # Clients
 # ======================================================================================================================
-# What other programs need to start the server, and where they keep a folder that it can read. Commands are absolute,
-# since clients start servers from anywhere with any PATH.
+# What other programs need to start the server, the files that they read it from, and where they keep a folder that it can
+# read. Commands are absolute, since clients start servers from anywhere with any PATH. A file of another program is edited
+# in place: whatever is not our entry stays as it is, byte for byte, and a file that cannot be read is left alone.
 
 
 def own_command(argv0: str) -> list[str]:
@@ -8430,6 +8443,763 @@ def anythingllm_folder(environ: Mapping[str, str]) -> Path | None:
     storages = [Path(environ["STORAGE_DIR"])] if environ.get("STORAGE_DIR") else []
     storages += [root / "anythingllm-desktop" / "storage" for root in roots]
     return next((storage / "lancedb" for storage in storages if holds_tables(storage / "lancedb")), None)
+
+
+# --- JSON, edited in place
+#
+# Clients keep comments, an order and a layout that their users chose, so nothing is written anew: an edit is a cut or an
+# insertion at offsets. No package is taken for it, since those that know comments re-serialise what they read.
+
+
+_JSON_COMMENT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+_JSON_LAST_COMMA = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
+_JSON_SPACE = re.compile(r"[ \t\r\n]*")
+_SPACES = " \t\r\n"
+
+
+def _blanked(match: re.Match[str]) -> str:
+    found = match.group()
+    return found if found.startswith('"') else re.sub(r"[^\r\n]", " ", found)
+
+
+def _without_comments(text: str) -> str:
+    return _JSON_COMMENT.sub(_blanked, text)
+
+
+def _plain_json(text: str, *, comments: bool) -> str:
+    """The text as JSON of the same length: comments and commas after a last member are spaces, where they may be."""
+    return _JSON_LAST_COMMA.sub(_blanked, _without_comments(text)) if comments else text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _json_data(plain: str) -> dict[str, Any]:
+    """The object that a text holds, {} for a blank one; ValueError says what is wrong with it."""
+    if not plain.strip(_SPACES):
+        return {}
+    try:
+        value = json.loads(plain, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError("it holds no JSON object")  # noqa: TRY004 - the file's fault, like the others
+    return value
+
+
+@dataclass(frozen=True)
+class JsonMember:
+    """Where a member of an object stands: its name, and the offsets of its key, its value and its end."""
+
+    key: str
+    start: int
+    value: int
+    end: int
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """Where an object stands: the offsets of its braces, and its members."""
+
+    start: int
+    close: int
+    members: tuple[JsonMember, ...]
+
+    def member(self, key: str) -> JsonMember | None:
+        """The member of this name; ValueError where there are two, since readers differ in which of them counts."""
+        found = [member for member in self.members if member.key == key]
+        if len(found) > 1:
+            raise ValueError(f'it names "{key}" twice')
+        return found[0] if found else None
+
+
+def _after_space(plain: str, at: int) -> int:
+    return cast("re.Match[str]", _JSON_SPACE.match(plain, at)).end()
+
+
+def _json_object(plain: str, start: int) -> JsonObject:
+    """The object whose brace stands at `start` of a text that is known to be JSON."""
+    decoder = json.JSONDecoder()
+    members = []
+    at = _after_space(plain, start + 1)
+    while plain[at] != "}":
+        key, end = decoder.raw_decode(plain, at)
+        value = _after_space(plain, _after_space(plain, end) + 1)
+        _, end = decoder.raw_decode(plain, value)
+        members.append(JsonMember(key, at, value, end))
+        at = _after_space(plain, end)
+        if plain[at] == ",":
+            at = _after_space(plain, at + 1)
+    return JsonObject(start, at, tuple(members))
+
+
+def _newline_of(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
+
+
+def _indent_at(text: str, at: int) -> str:
+    """The white space that the line of an offset begins with."""
+    return cast("re.Match[str]", re.compile(r"[ \t]*").match(text, text.rfind("\n", 0, at) + 1)).group()
+
+
+def _rendered_json(text: str, value: object, indent: str, *, inline: bool) -> str:
+    """A value as it is written into a text: on one line, or with the text's own indentation and line ends."""
+    if inline:
+        return json.dumps(value, ensure_ascii=False)
+    step = re.search(r'\n([ \t]+)"', text)
+    lines = json.dumps(value, ensure_ascii=False, indent=step.group(1) if step else "  ")
+    return lines.replace("\n", _newline_of(text) + indent)
+
+
+def _is_inline(text: str, found: JsonObject) -> bool:
+    if found.members:
+        return "\n" not in text[found.start : found.close]
+    return "\n" not in text.strip(_SPACES) and bool(text.strip(_SPACES)[1:-1].strip(_SPACES))
+
+
+def _json_inserted(text: str, found: JsonObject, key: str, value: object, *, comments: bool) -> str:
+    """The text with a member after the last one of an object, and after the comments that stand there."""
+    inline, newline, base = _is_inline(text, found), _newline_of(text), _indent_at(text, found.start)
+    step = re.search(r'\n([ \t]+)"', text)
+    indent = base + (step.group(1) if step else "  ")
+    last = found.members[-1] if found.members else None
+    if last and not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip(_SPACES):
+        indent = _indent_at(text, last.start)
+    tail = len(text[: found.close].rstrip(_SPACES))
+    lead = (" " if last else "") if inline else newline + indent
+    end = "" if inline or "\n" in text[tail : found.close] else newline + base
+    member = f"{json.dumps(key)}: {_rendered_json(text, value, indent, inline=inline)}"
+    if last is None:
+        return f"{text[:tail]}{lead}{member}{end}{text[tail:]}"
+    if comments and "," in _without_comments(text)[last.end : found.close]:
+        return f"{text[:tail]}{lead}{member},{end}{text[tail:]}"
+    return f"{text[: last.end]},{text[last.end : tail]}{lead}{member}{end}{text[tail:]}"
+
+
+def _nested(keys: Sequence[str], value: object) -> Any:
+    for key in reversed(keys):
+        value = {key: value}
+    return value
+
+
+def _json_path(plain: str, keys: Sequence[str]) -> tuple[JsonObject, int]:
+    """The innermost object on a path of keys that is there, and how many of the keys lead to it."""
+    found = _json_object(plain, _after_space(plain, 0))
+    for depth, key in enumerate(keys[:-1]):
+        member = found.member(key)
+        if member is None:
+            return found, depth
+        if plain[member.value] != "{":
+            raise ValueError(f'"{key}" in it is no object')
+        found = _json_object(plain, member.value)
+    return found, len(keys) - 1
+
+
+def _json_cut(text: str, found: JsonObject, member: JsonMember) -> str:
+    """The text without a member, its comma and the white space before it."""
+    bare = _without_comments(text)
+    before = text[: member.start].rstrip(_SPACES)
+    after = _after_space(bare, member.end)
+    last = bare[after] != ","
+    rest = text[member.end :] if last else text[after + 1 :]
+    if "\n" in text[len(before) : member.start] and rest.partition("\n")[0].strip(_SPACES):
+        before = text[: member.start]  # what follows on the line must not end up in a comment before it
+    others = [other for other in found.members if other.end < member.start]
+    if last and others:
+        comma = bare.index(",", others[-1].end)
+        before = before[:comma] + before[comma + 1 :]
+    return before + rest
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """Entries of a JSON file; with `comments` also those of one with comments and with commas after a last member."""
+
+    comments: bool = False
+
+    def data(self, text: str) -> dict[str, Any] | None:
+        """What a text holds; ValueError says why it cannot be read."""
+        return _json_data(_plain_json(text, comments=self.comments))
+
+    def entry(self, text: str, keys: Sequence[str]) -> Any:
+        """The value at a path of keys, None where there is none."""
+        value: Any = self.data(text)
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
+        """The text, which must be one that `data` reads, with this entry at a path of keys, all else as it was."""
+        plain = _plain_json(text, comments=self.comments)
+        if not plain.strip(_SPACES):
+            newline = _newline_of(text)
+            joint = "" if not text.strip(_SPACES) or text.endswith("\n") else newline
+            return text + joint + _rendered_json(text, _nested(keys, entry), "", inline=False) + newline
+        found, depth = _json_path(plain, keys)
+        member = found.member(keys[depth])
+        if member is None:
+            nested = _nested(keys[depth + 1 :], entry)
+            return _json_inserted(text, found, keys[depth], nested, comments=self.comments)
+        inline = "\n" not in text[found.start : found.close]
+        value = _rendered_json(text, entry, _indent_at(text, member.start), inline=inline)
+        return text[: member.value] + value + text[member.end :]
+
+    def drop(self, text: str, keys: Sequence[str]) -> str:
+        """The text, which must be one that `data` reads, without the entry at a path of keys."""
+        found, depth = _json_path(_plain_json(text, comments=self.comments), keys)
+        member = found.member(keys[depth])
+        if depth < len(keys) - 1 or member is None:
+            return text
+        cut = _json_cut(text, found, member)
+        if len(found.members) > 1:
+            return cut
+        close = found.close - (len(text) - len(cut))
+        inside = cut[found.start + 1 : close]
+        return cut if inside.strip(_SPACES) else cut[: found.start + 1] + cut[close:]
+
+
+# --- TOML, edited in place
+
+
+_TOML_TEXT = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
+)
+_TOML_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_TOML_KEY = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[A-Za-z0-9_-]+')
+
+
+def _bare_toml(text: str) -> str:
+    """The text with strings as underscores, also over lines, and comments as spaces, offsets as they were."""
+    return _TOML_TEXT.sub(lambda found: (" " if found[0][0] == "#" else "_") * len(found[0]), text)
+
+
+def _depth_change(line: str) -> int:
+    return sum(line.count(sign) for sign in "[{") - sum(line.count(sign) for sign in "]}")
+
+
+def _toml_lines(bare: str) -> Iterator[tuple[int, str]]:
+    """The offset of each line that does not go on within brackets, and the line."""
+    depth = 0
+    for found in _TOML_LINE.finditer(bare):
+        line = found.group()
+        if depth == 0:
+            yield found.start(), line
+        depth += _depth_change(line)
+    if depth:
+        raise ValueError("a bracket in it is not closed")
+
+
+def _unquoted_key(word: str) -> str:
+    with contextlib.suppress(ValueError):
+        return str(json.loads(word)) if word.startswith('"') else word.strip("'")
+    return word
+
+
+@dataclass(frozen=True)
+class TomlTable:
+    """Where a table stands: the keys of its header, and the offsets of its header and of the next one."""
+
+    keys: tuple[str, ...]
+    start: int
+    end: int
+
+
+def _toml_tables(text: str) -> list[TomlTable]:
+    """The tables of a text in order, first what stands before any header."""
+    bare = _bare_toml(text)
+    starts: list[tuple[tuple[str, ...], int]] = [((), 0)]
+    for at, line in _toml_lines(bare):
+        if line.lstrip(" \t").startswith("["):
+            header = text[at : at + line.index("]")].lstrip(" \t[")
+            starts.append((tuple(_unquoted_key(word) for word in _TOML_KEY.findall(header)), at))
+    ends = [*(at for _, at in starts[1:]), len(text)]
+    return [TomlTable(keys, at, end) for (keys, at), end in zip(starts, ends, strict=True)]
+
+
+def _own_toml(text: str, keys: Sequence[str]) -> list[TomlTable]:
+    """The table at a path of keys and those within it, without the comments that stand before the next one."""
+    bare = _bare_toml(text)
+    own = []
+    for table in _toml_tables(text):
+        if table.keys[: len(keys)] == tuple(keys):
+            content = table.start + len(bare[table.start : table.end].rstrip())
+            line_end = text.find("\n", content) + 1
+            own.append(replace(table, end=line_end or len(text)))
+    return own
+
+
+def _own_spans(text: str, keys: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the tables of an entry stand; those with nothing but space between them are one span."""
+    spans: list[tuple[int, int]] = []
+    for table in _own_toml(text, keys):
+        if spans and not text[spans[-1][1] : table.start].strip():
+            spans[-1] = (spans[-1][0], table.end)
+        else:
+            spans.append((table.start, table.end))
+    return spans
+
+
+def _cut(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    for start, end in reversed(spans):
+        text = text[:start] + text[end:]
+    return text
+
+
+def toml_line_data(text: str, keys: Sequence[str]) -> dict[str, Any] | None:
+    """The entry as far as its lines are as `TomlFormat` writes them, for a Python without tomllib."""
+    own = _own_toml(text, keys)
+    entry: dict[str, Any] = {}
+    for table in own:
+        inner = entry
+        for key in table.keys[len(keys) :]:
+            inner = inner.setdefault(key, {})
+        for line in text[table.start : table.end].splitlines()[1:]:
+            name, _, value = line.partition("=")
+            with contextlib.suppress(ValueError):
+                inner[_unquoted_key(name.strip())] = json.loads(value)
+    return entry if own else None
+
+
+def check_toml_lines(text: str) -> None:
+    """Raises ValueError where a line is neither a header nor a value: what can be told without tomllib."""
+    bare = _bare_toml(text)
+    if re.search("[\"']", bare):
+        raise ValueError("a string in it is not closed")
+    for at, line in _toml_lines(bare):
+        if line.strip() and not re.match(r"\s*(?:\[[^=]*\]\s*$|[^=\s\[][^=]*=\s*\S)", line):
+            number = text.count("\n", 0, at) + 1
+            raise ValueError(f"line {number} of it is neither a table nor a value")
+
+
+def _check_toml_place(text: str, keys: Sequence[str]) -> None:
+    """Raises ValueError where the entry is, or would have to be, something else than a table of its own."""
+    *outer, name = keys
+    for table in _toml_tables(text):
+        wanted = (
+            keys[len(table.keys)]
+            if len(table.keys) < len(keys) and list(table.keys) == outer[: len(table.keys)]
+            else ""
+        )
+        body = text[table.start : table.end]
+        if wanted and re.search(rf"""^[ \t]*["']?{re.escape(wanted)}["']?[ \t]*[.=]""", body, re.MULTILINE):
+            raise ValueError(f"it names {name} or {listed(outer)} otherwise than as a table")
+        if list(table.keys) == outer and body.lstrip(" \t").startswith("[["):
+            raise ValueError(f"{listed(outer)} in it is a list")
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _rendered_toml(keys: Sequence[str], value: Mapping[str, Any]) -> str:
+    """A table and those within it. JSON's strings, numbers and lists are TOML's too, but for the character DEL."""
+    lines = [f"[{'.'.join(map(_toml_key, keys))}]"]
+    inner = {name: part for name, part in value.items() if isinstance(part, Mapping)}
+    for name, part in value.items():
+        if name not in inner:
+            lines.append(
+                f"{_toml_key(name)} = {json.dumps(part, ensure_ascii=False, default=str)}".replace("\x7f", "\\u007f")
+            )
+    tables = ["\n".join(lines) + "\n", *(_rendered_toml([*keys, name], part) for name, part in inner.items())]
+    return "\n".join(tables)
+
+
+@dataclass(frozen=True)
+class TomlFormat:
+    """Entries of a TOML file, each a table of its own."""
+
+    def data(self, text: str) -> dict[str, Any] | None:
+        """What a text holds, None where this Python cannot say; ValueError says why it cannot be read."""
+        check_toml_lines(text)
+        if sys.version_info >= (3, 11):
+            import tomllib
+
+            return tomllib.loads(text)
+        return None
+
+    def entry(self, text: str, keys: Sequence[str]) -> Any:
+        """The table at a path of keys, None where there is none."""
+        value: Any = self.data(text)
+        if value is None:
+            return toml_line_data(text, keys)
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
+        """The text with this entry as a table in the place of the one that is there, else at the end."""
+        _check_toml_place(text, keys)
+        newline = _newline_of(text)
+        table = _rendered_toml(keys, entry).replace("\n", newline)
+        spans = _own_spans(text, keys)
+        if spans:
+            (start, end), *others = spans
+            return text[:start] + table + _cut(text, others)[end:]
+        joint = "" if not text or text.endswith("\n") else newline
+        return text + joint + (newline if text.strip() else "") + table
+
+    def drop(self, text: str, keys: Sequence[str]) -> str:
+        """The text without the table at a path of keys, and without the blank line before it."""
+        _check_toml_place(text, keys)
+        spans = _own_spans(text, keys)
+        blank = re.search(r"\n(\r?\n)$", text[: spans[0][0]]) if spans else None
+        if blank:
+            spans[0] = (spans[0][0] - len(blank[1]), spans[0][1])
+        return _cut(text, spans)
+
+
+# --- the clients
+
+
+FileScope = Literal["user", "project"]
+System = Literal["linux", "macos", "windows"]
+
+JSON = JsonFormat()
+COMMENTED_JSON = JsonFormat(comments=True)
+TOML = TomlFormat()
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program that starts MCP servers, and the file that it reads them from.
+
+    Places begin with a folder of `Machine.folders` in braces. `packaged` is where a Windows package keeps its own copy,
+    below %LOCALAPPDATA%; `signs` are paths one of which is there where the client is installed, the folder of `user` where
+    none is named. `source` says where the format and the places are described.
+    """
+
+    name: str
+    title: str
+    user: str
+    source: str
+    project: str = ""
+    packaged: str = ""
+    signs: tuple[str, ...] = ()
+    key: str = "mcpServers"
+    format: JsonFormat | TomlFormat = JSON
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The path of our entry in the file."""
+        return self.key, PROGRAM
+
+
+CLIENTS = (
+    Client(
+        "claude-code",
+        "Claude Code",
+        "{claude}/.claude.json",
+        "https://code.claude.com/docs/en/mcp",
+        project=".mcp.json",
+        signs=("{claude}/.claude.json", "{home}/.claude"),
+        extra={"type": "stdio"},
+    ),
+    Client(
+        "claude-desktop",
+        "Claude Desktop",
+        "{apps}/Claude/claude_desktop_config.json",
+        "https://modelcontextprotocol.io/docs/develop/connect-local-servers; the package's folder:"
+        " https://github.com/anthropics/claude-code/issues/26073",
+        packaged="Packages/Claude_*/LocalCache/Roaming/Claude/claude_desktop_config.json",
+    ),
+    Client(
+        "cursor",
+        "Cursor",
+        "{home}/.cursor/mcp.json",
+        "https://cursor.com/docs/mcp",
+        project=".cursor/mcp.json",
+        format=COMMENTED_JSON,
+        extra={"type": "stdio"},
+    ),
+    Client(
+        "vscode",
+        "VS Code",
+        "{apps}/Code/User/mcp.json",
+        "https://code.visualstudio.com/docs/copilot/reference/mcp-configuration",
+        project=".vscode/mcp.json",
+        key="servers",
+        format=COMMENTED_JSON,
+        extra={"type": "stdio"},
+    ),
+    Client(
+        "windsurf",
+        "Windsurf",
+        "{home}/.codeium/windsurf/mcp_config.json",
+        "https://docs.windsurf.com/windsurf/cascade/mcp",
+    ),
+    Client(
+        "codex",
+        "Codex",
+        "{codex}/config.toml",
+        "https://github.com/openai/codex/blob/main/docs/config.md",
+        project=".codex/config.toml",
+        key="mcp_servers",
+        format=TOML,
+    ),
+    Client(
+        "gemini",
+        "Gemini CLI",
+        "{home}/.gemini/settings.json",
+        "https://github.com/google-gemini/gemini-cli/blob/main/docs/tools/mcp-server.md",
+        project=".gemini/settings.json",
+        format=COMMENTED_JSON,
+    ),
+    Client(
+        "anythingllm",
+        "AnythingLLM",
+        "{storage}/plugins/anythingllm_mcp_servers.json",
+        "https://docs.anythingllm.com/mcp-compatibility/overview",
+        signs=("{storage}",),
+    ),
+)
+
+
+def this_system() -> System:
+    """The system that this program runs on, as the table of clients knows it."""
+    return "windows" if os.name == "nt" else "macos" if sys.platform == "darwin" else "linux"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where files of clients are looked for: the system, the environment, and the folder of the project."""
+
+    system: System
+    environ: Mapping[str, str]
+    project: Path
+
+    @functools.cached_property
+    def folders(self) -> dict[str, str]:
+        """The folders that places of clients begin with, by the name that they have there."""
+        environ = self.environ
+        home = environ.get("USERPROFILE" if self.system == "windows" else "HOME") or str(Path.home())
+        apps = {
+            "linux": environ.get("XDG_CONFIG_HOME") or f"{home}/.config",
+            "macos": f"{home}/Library/Application Support",
+            "windows": environ.get("APPDATA") or f"{home}/AppData/Roaming",
+        }[self.system]
+        return {
+            "home": home,
+            "apps": apps,
+            "local": environ.get("LOCALAPPDATA") or f"{home}/AppData/Local",
+            "claude": environ.get("CLAUDE_CONFIG_DIR") or home,
+            "codex": environ.get("CODEX_HOME") or f"{home}/.codex",
+            "storage": environ.get("STORAGE_DIR") or f"{apps}/anythingllm-desktop/storage",
+        }
+
+    def path(self, place: str) -> Path:
+        """A place of the table as a path of this machine."""
+        return Path(place.format(**self.folders))
+
+
+def _packaged_paths(client: Client, machine: Machine) -> list[Path]:
+    package, _, inner = client.packaged.partition("*")
+    if machine.system != "windows" or not inner:
+        return []
+    return [folder / inner.lstrip("/") for folder in sorted(Path(machine.folders["local"]).glob(f"{package}*"))]
+
+
+def client_paths(client: Client, machine: Machine, scope: FileScope) -> list[Path]:
+    """The files that the client reads: one, or on Windows those of each way in which it is installed; [] for none."""
+    if scope == "project":
+        return [machine.project / client.project] if client.project else []
+    usual, packaged = machine.path(client.user), _packaged_paths(client, machine)
+    return [usual, *packaged] if usual.parent.is_dir() or not packaged else packaged
+
+
+def is_installed(client: Client, machine: Machine) -> bool:
+    """Whether the client has been used on this machine."""
+    signs = [machine.path(sign) for sign in client.signs] or [machine.path(client.user).parent]
+    return any(sign.exists() for sign in signs) or bool(_packaged_paths(client, machine))
+
+
+def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+    """What a client's file sets for the server: what is in this environment, is not stored, and is no secret."""
+    found = {
+        setting.name: clean_surrogates(environ.get(setting.name, "")).strip()
+        for setting in SETTINGS
+        if not setting.secret
+    }
+    variables = {
+        name: value
+        for name, value in found.items()
+        if value and stored.get(name) != value and _without_password(value) == value
+    }
+    # Some clients start servers with a bare environment, and the stored settings lie there.
+    config = environ.get("XDG_CONFIG_HOME", "")
+    if config and Path(config) != Path(environ.get("HOME") or Path.home()) / ".config":
+        variables["XDG_CONFIG_HOME"] = config
+    return variables | start_environment(environ)
+
+
+def server_entry(client: Client, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+    """The entry that makes a client start the server."""
+    entry: dict[str, Any] = {**client.extra, "command": command[0], "args": list(command[1:])}
+    return entry | ({"env": dict(variables)} if variables else {})
+
+
+# --- changing a client's file
+
+
+BACKUP_SUFFIX = ".lancelot-backup"
+BOM = "\ufeff"
+
+
+@dataclass(frozen=True)
+class FileEdit:
+    """What is to become of a file and of its backup: the bytes before and after, None where there is no file."""
+
+    path: Path
+    before: bytes | None
+    after: bytes | None
+    backup: bytes | None
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to be written."""
+        return self.before != self.after
+
+
+def backup_of(path: Path) -> Path:
+    """Where the content that a client's file had before is kept."""
+    return path.with_name(path.name + BACKUP_SUFFIX)
+
+
+def _read_bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _left_alone(path: Path, error: Exception) -> LancelotError:
+    reason = "it is not UTF-8" if isinstance(error, UnicodeError) else reason_of(error)
+    return LancelotError(f"{path} was left as it is: {reason}.", "Mend that, and run `init` again.")
+
+
+def _split_bom(content: bytes | None) -> tuple[str, str]:
+    text = (content or b"").decode()
+    return (BOM, text[1:]) if text.startswith(BOM) else ("", text)
+
+
+def _put_entry(client: Client, content: bytes | None, entry: Mapping[str, Any]) -> bytes:
+    bom, text = _split_bom(content)
+    return (bom + client.format.put(text, client.keys, entry)).encode()
+
+
+def entry_in(client: Client, content: bytes | None) -> dict[str, Any] | None:
+    """Our entry in a file; ValueError where the file cannot be read or has something else in its place."""
+    entry = client.format.entry(_split_bom(content)[1], client.keys)
+    if entry is not None and not isinstance(entry, dict):
+        raise ValueError(f'"{PROGRAM}" in it is no entry of a server')
+    return entry
+
+
+def _rest_of(client: Client, content: bytes | None) -> str:
+    """All that a file holds but our entry, for a comparison."""
+    data = client.format.data(_split_bom(content)[1]) or {}
+    servers = {name: value for name, value in (data.get(client.key) or {}).items() if name != PROGRAM}
+    return repr([(name, value) for name, value in data.items() if name != client.key]) + repr(servers)
+
+
+def _leads_to(client: Client, backup: bytes | None, current: bytes, entry: Mapping[str, Any]) -> bool:
+    """Whether a file is what was there before with our entry put into it, and nothing else changed since."""
+    try:
+        return entry_in(client, backup) is None and _put_entry(client, backup, entry) == current
+    except ValueError:
+        return False
+
+
+def _merged_entry(new: Mapping[str, Any], old: Mapping[str, Any], stored: Iterable[str]) -> dict[str, Any]:
+    """The new entry with what a person added to the old one, but for variables that would hide what is stored now."""
+    known = old.get("env")
+    kept = {name: value for name, value in known.items() if name not in stored} if isinstance(known, dict) else {}
+    variables = kept | new.get("env", {})
+    others = {name: value for name, value in old.items() if name not in ("type", "command", "args", "env", "url")}
+    return {**others, **new} | ({"env": variables} if variables else {})
+
+
+def _checked(client: Client, edit: FileEdit, entry: Mapping[str, Any] | None) -> FileEdit:
+    """The edit, read again: it must hold the entry that is meant, and all else as before."""
+    if entry_in(client, edit.after) != entry or _rest_of(client, edit.before) != _rest_of(client, edit.after):
+        raise ValueError("it is written in a way that an edit would break")
+    return edit
+
+
+def plan_entry(client: Client, path: Path, new: Mapping[str, Any], *, stored: Iterable[str] = ()) -> FileEdit:
+    """How the client's file gets this entry; LancelotError where it cannot be edited. Nothing is written.
+
+    `stored` names the variables that the settings or the credential store hold from now on.
+    """
+    real = Path(os.path.realpath(path))
+    try:
+        before, backup = _read_bytes(real), _read_bytes(backup_of(real))
+        old = entry_in(client, before)
+        entry = _merged_entry(new, old or {}, stored)
+        if old == entry:
+            return FileEdit(real, before, before, backup)
+        if before is None or old is None or not _leads_to(client, backup, before, old):
+            backup = before
+        return _checked(client, FileEdit(real, before, _put_entry(client, before, entry), backup), entry)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _left_alone(path, error) from error
+
+
+def plan_removal(client: Client, path: Path) -> FileEdit:
+    """How the client's file loses our entry: as it was before where nothing else changed since. Nothing is written."""
+    real = Path(os.path.realpath(path))
+    try:
+        before, backup = _read_bytes(real), _read_bytes(backup_of(real))
+        entry = entry_in(client, before)
+        if before is None or entry is None:
+            return FileEdit(real, before, before, backup)
+        if _leads_to(client, backup, before, entry):
+            return FileEdit(real, before, backup, None)
+        bom, text = _split_bom(before)
+        after = (bom + client.format.drop(text, client.keys)).encode()
+        return _checked(client, FileEdit(real, before, after, before), None)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _left_alone(path, error) from error
+
+
+def _write_or_remove(path: Path, content: bytes | None, like: os.stat_result | None) -> None:
+    if content is None:
+        remove_file(path)
+    elif content != _read_bytes(path):
+        write_private(path, content, like=like)
+
+
+def apply_edit(edit: FileEdit) -> None:
+    """Writes the file and its backup; LancelotError where that fails or the file changed in the meantime."""
+    if not edit.changes:
+        return
+    try:
+        if _read_bytes(edit.path) != edit.before:
+            raise LancelotError(f"{edit.path} changed in the meantime and was left as it is.", "Run `init` again.")
+        like = edit.path.stat() if edit.before is not None else None
+        if like and not os.access(edit.path, os.W_OK):
+            raise _left_alone(edit.path, PermissionError(errno.EACCES, "it is write-protected"))
+        if edit.backup is not None:
+            _write_or_remove(backup_of(edit.path), edit.backup, like)
+        _write_or_remove(edit.path, edit.after, like)
+        if edit.backup is None:
+            remove_file(backup_of(edit.path))
+    except OSError as error:
+        raise _left_alone(edit.path, error) from error
+
+
+_SECRET_VALUE = re.compile(
+    r"""((?:key|token|secret|passw\w*|auth\w*|credential\w*)["']?\s*[:=]\s*)(?:"(?:\\.|[^"\\])*"|'[^']*')""",
+    re.IGNORECASE,
+)
+
+
+def edit_diff(edit: FileEdit) -> str:
+    """The edit as a unified diff, without the values of what reads like a secret of another server."""
+    before, after = (_split_bom(content)[1].splitlines() for content in (edit.before, edit.after))
+    lines = difflib.unified_diff(before, after, str(edit.path), str(edit.path), lineterm="")
+    return _SECRET_VALUE.sub(r'\1"…"', "\n".join(lines))
 
 
 # ======================================================================================================================
@@ -9014,6 +9784,74 @@ def _print_client_entries(session: Session) -> None:
     say(f"\nFor Claude Code:\n\n{claude_command(session.command, session.environ)}")
 
 
+def _this_machine(session: Session) -> Machine:
+    return Machine(this_system(), session.environ, Path.cwd())
+
+
+def _named_clients(session: Session) -> list[Client]:
+    """The clients of `--client`; with `all` those that are found on this machine and have files of this scope."""
+    machine, scope = _this_machine(session), session.arguments.scope
+    chosen = [client for client in CLIENTS if client.name in session.arguments.client]
+    if missing := [client.name for client in chosen if not client_paths(client, machine, scope)]:
+        able = listed(client.name for client in CLIENTS if client.project)
+        raise LancelotError(
+            f"{listed(missing)} has no file of a project.", f"Leave --scope out; these have one: {able}."
+        )
+    if "all" in session.arguments.client:
+        found = [client for client in CLIENTS if is_installed(client, machine) and client_paths(client, machine, scope)]
+        chosen = [client for client in CLIENTS if client in chosen or client in found]
+    if not chosen:
+        raise LancelotError("No client was found on this machine.", f"Name one: {listed(one.name for one in CLIENTS)}.")
+    return chosen
+
+
+def _say_edit(client: Client, edit: FileEdit, *, dry_run: bool) -> None:
+    if not edit.changes:
+        say(f"{client.title}: nothing to change in {edit.path}")
+    elif dry_run:
+        say(edit_diff(edit))
+    else:
+        apply_edit(edit)
+        kept = f"; what was there before is in {backup_of(edit.path).name} beside it" if edit.backup is not None else ""
+        say(f"{client.title}: {'removed' if edit.after is None else 'written'}: {edit.path}{kept}")
+
+
+def _edit_file(session: Session, client: Client, path: Path, plan: Callable[[Client, Path], FileEdit]) -> bool:
+    """Edits one file, or shows how; False where it had to be left alone, which is said."""
+    try:
+        _say_edit(client, plan(client, path), dry_run=session.arguments.dry_run)
+    except LancelotError as error:
+        say(f"{PROGRAM}: {client.title}: {error}", to=sys.stderr)
+        return False
+    return True
+
+
+def _edit_clients(session: Session, plan: Callable[[Client, Path], FileEdit]) -> int:
+    """Edits the file or files of each client named; returns 1 where one had to be left alone."""
+    machine, scope = _this_machine(session), session.arguments.scope
+    files = [(client, path) for client in _named_clients(session) for path in client_paths(client, machine, scope)]
+    done = [_edit_file(session, client, path, plan) for client, path in files]
+    return 0 if all(done) else 1
+
+
+def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int:
+    """Puts the server into the files of the clients named, and starts it once by the command that stands there."""
+    known = read_stored(session.settings.config_dir)[0] | dict(values)
+    # A name that was just asked for is stored or was taken out: this environment does not come before that.
+    variables = client_variables({name: value for name, value in session.environ.items() if name not in values}, known)
+    stored = {name for name in values if values[name]} | ({"OPENAI_API_KEY"} if key else set())
+    code = _edit_clients(
+        session,
+        lambda client, path: plan_entry(client, path, server_entry(client, session.command, variables), stored=stored),
+    )
+    if not session.arguments.dry_run:
+        bare = Session(argparse.Namespace(path=None, table=None), variables, session.command)
+        for check in check_server(bare):
+            say(f"{'ok:     ' if check.status == 'ok' else 'warning:'} {check.message} {check.remedy}".rstrip())
+            code = code or int(check.status == "failed")
+    return code
+
+
 def _show_stored(session: Session) -> int:
     settings = session.settings
     secret = {setting.name for setting in SETTINGS if setting.secret}
@@ -9041,6 +9879,15 @@ def _forget_stored(session: Session) -> int:
     return 0
 
 
+def _edit_without_asking(session: Session) -> int:
+    """`--remove` and `--dry-run`: nothing is stored, and the files of clients alone are looked at."""
+    if not session.arguments.client:
+        raise LancelotError("--remove and --dry-run are about the files of clients.", "Say which: --client NAME.")
+    if session.arguments.remove:
+        return _edit_clients(session, plan_removal)
+    return _write_clients(session, _ask_settings(session, interactive=False), "")
+
+
 def command_init(session: Session) -> int:
     """`init`: asks for folder and key, looks, tries, stores, and says how to name the server in a client."""
     options = session.arguments
@@ -9048,6 +9895,10 @@ def command_init(session: Session) -> int:
         return _show_stored(session)
     if options.forget:
         return _forget_stored(session)
+    if options.remove or options.dry_run:
+        return _edit_without_asking(session)
+    if options.client:
+        _named_clients(session)  # what is wrong with the names is said before anything is asked
     interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
@@ -9062,6 +9913,8 @@ def command_init(session: Session) -> int:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""
     _store_answers(trial, values, key, interactive=interactive)
+    if options.client:
+        return _write_clients(session, values, key)
     _print_client_entries(session)
     return 0
 
@@ -9129,6 +9982,13 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="ask nothing: take what is given and found")
     parser.add_argument("--show", action="store_true", help="print what is stored, and where the key is")
     parser.add_argument("--forget", action="store_true", help="remove what is stored")
+    names = ["all", *(client.name for client in CLIENTS)]
+    shown = f"write the server into this client's own file, one of {', '.join(names)}; may be given several times"
+    parser.add_argument("--client", action="append", default=[], choices=names, metavar="NAME", help=shown)
+    shown = "whose file: the user's (default), or the one of the project in this folder"
+    parser.add_argument("--scope", choices=["user", "project"], default="user", help=shown)
+    parser.add_argument("--dry-run", action="store_true", help="only print what would change in the clients' files")
+    parser.add_argument("--remove", action="store_true", help="take the server out of the clients' files again")
 
 
 def _language(text: str) -> str:

@@ -66,7 +66,23 @@ def commands() -> str:
     return table(("command", "what it does"), rows + [(f"`{action.dest}`", action.help or "") for action in actions])
 
 
-PARTS = {"tools": tools, "settings": settings, "commands": commands}
+def place(client: lancelot.Client) -> str:
+    """Where a client's file is for the user, in the words of a person."""
+    folders = {"home": "~", "claude": "~", "codex": "~/.codex", "storage": "APPS/anythingllm-desktop/storage"}
+    shown = f"`{client.user.format(apps='APPS', **folders)}`"
+    return f"{shown}, also `%LOCALAPPDATA%/{client.packaged}`" if client.packaged else shown
+
+
+def clients() -> str:
+    """Every client whose file `init` writes."""
+    rows = [
+        (f"`{client.name}`", place(client), f"`{client.project}`" if client.project else "")
+        for client in lancelot.CLIENTS
+    ]
+    return table(("client", "the user's file", "with `--scope project`"), rows)
+
+
+PARTS = {"tools": tools, "settings": settings, "commands": commands, "clients": clients}
 
 
 def rendered(text: str) -> str:

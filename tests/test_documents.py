@@ -38,5 +38,16 @@ def test_changelog_has_an_entry_for_this_version() -> None:
 
 
 def test_readme_names_every_option_of_init_for_scripts() -> None:
-    for option in ("--path", "--api-key-stdin", "--base-url", "--yes", "--model", "--show"):
+    for option in (
+        "--path",
+        "--api-key-stdin",
+        "--base-url",
+        "--yes",
+        "--model",
+        "--show",
+        "--client",
+        "--scope",
+        "--dry-run",
+        "--remove",
+    ):
         assert option in README

@@ -1,0 +1,707 @@
+"""`init --client`: the files of MCP clients, edited in place on every system."""
+
+import functools
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DATABASES, PROGRAM, Ended, Run
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lancelot
+
+COMMAND = ["/opt/python 3/bin/python3", "/home/åsa/lancelot.pyz"]
+KEY = "sk-test-0123456789abcdef"
+SYSTEMS: tuple[lancelot.System, ...] = ("linux", "macos", "windows")
+NAMES = [client.name for client in lancelot.CLIENTS]
+JSON_NAMES = [client.name for client in lancelot.CLIENTS if client.name != "codex"]
+EVERY = pytest.mark.parametrize("name", NAMES)
+
+# Where each client reads its servers, below the home folder. From the pages named by `Client.source`; that Electron's
+# programs keep their files in these folders: https://www.electronjs.org/docs/latest/api/app#appgetpathname
+APPS = {"linux": ".config", "macos": "Library/Application Support", "windows": "AppData/Roaming"}
+USER_FILES = {
+    "claude-code": ".claude.json",
+    "claude-desktop": "{apps}/Claude/claude_desktop_config.json",
+    "cursor": ".cursor/mcp.json",
+    "vscode": "{apps}/Code/User/mcp.json",
+    "windsurf": ".codeium/windsurf/mcp_config.json",
+    "codex": ".codex/config.toml",
+    "gemini": ".gemini/settings.json",
+    "anythingllm": "{apps}/anythingllm-desktop/storage/plugins/anythingllm_mcp_servers.json",
+}
+PROJECT_FILES = {
+    "claude-code": ".mcp.json",
+    "cursor": ".cursor/mcp.json",
+    "vscode": ".vscode/mcp.json",
+    "codex": ".codex/config.toml",
+    "gemini": ".gemini/settings.json",
+}
+TYPED = ("claude-code", "cursor", "vscode")
+
+FOREIGN_JSON = """{
+    "theme" : "dark",   "numbers": [1.50, 1e3],
+    "KEY": {
+        "other": {"command": "node", "args": ["\\u00e5.js"], "env": {"TOKEN": "ghp_1"}},
+        "last":
+            { "command" : "x" }
+    },
+    "after": null
+}
+"""
+COMMENTED = """// servers of mine
+{
+\t// the "KEY" of all
+\t"KEY": {
+\t\t"other": {"command": "node"}, // keep: "}" and ,
+\t\t/* and
+\t\t   this */
+\t\t"url": {"url": "https://example.com//x"}, // the last, with a comma
+\t\t// "lancelot": {},
+\t},
+\t"inputs": [1, 2,], // end
+}
+// after
+"""
+FOREIGN_TOML = """# mine
+model = "o3"   # [mcp_servers.lancelot]
+notes = \"\"\"
+[mcp_servers.lancelot]
+command = "not this"
+\"\"\"
+matrix = [
+  [1, 2],
+  [3],
+]
+
+[mcp_servers.other]
+command = 'node' # comment
+args = ["a", "b"]
+
+[mcp_servers."other".env]
+TOKEN = "x"
+
+# about profiles
+[[profiles]]
+name = "a"
+"""
+
+
+def client_of(name: str) -> lancelot.Client:
+    return next(client for client in lancelot.CLIENTS if client.name == name)
+
+
+def machine_of(home: Path, system: lancelot.System, **environ: str) -> lancelot.Machine:
+    variables = {"USERPROFILE" if system == "windows" else "HOME": str(home)}
+    return lancelot.Machine(system, variables | environ, home / "project")
+
+
+def entry_of(name: str, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    return lancelot.server_entry(client_of(name), COMMAND, variables or {})
+
+
+def foreign(name: str) -> str:
+    client = client_of(name)
+    if name == "codex":
+        return FOREIGN_TOML
+    text = COMMENTED if client.format == lancelot.COMMENTED_JSON else FOREIGN_JSON
+    return text.replace("KEY", client.key)
+
+
+def data_of(name: str, path: Path) -> dict[str, Any]:
+    """What a reader of its own makes of the file: the standard library's, after comments were taken out by lines."""
+    text = path.read_bytes().decode("utf-8-sig")
+    if name == "codex":
+        return dict(pytest.importorskip("tomllib").loads(text))
+    return dict(json.loads(text))
+
+
+def add(name: str, path: Path, **variables: str) -> None:
+    lancelot.apply_edit(lancelot.plan_entry(client_of(name), path, entry_of(name, variables)))
+
+
+def remove(name: str, path: Path) -> None:
+    lancelot.apply_edit(lancelot.plan_removal(client_of(name), path))
+
+
+def make(path: Path, content: str | bytes) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path.read_bytes()
+
+
+def backup(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lancelot-backup")
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def is_subsequence(part: bytes, whole: bytes) -> bool:
+    rest = iter(whole)
+    return all(byte in rest for byte in part)
+
+
+# --- places
+
+
+@EVERY
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_user_s_file_is_where_the_client_reads_it(name: str, system: lancelot.System, tmp_path: Path) -> None:
+    paths = lancelot.client_paths(client_of(name), machine_of(tmp_path, system), "user")
+    assert paths == [tmp_path / USER_FILES[name].format(apps=APPS[system])]
+
+
+@EVERY
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_project_s_file_is_in_the_folder_where_there_is_such_a_file(
+    name: str, system: lancelot.System, tmp_path: Path
+) -> None:
+    paths = lancelot.client_paths(client_of(name), machine_of(tmp_path, system), "project")
+    assert paths == [tmp_path / "project" / PROJECT_FILES[name] for _ in range(name in PROJECT_FILES)]
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "variable", "expected"),
+    [
+        ("vscode", "linux", "XDG_CONFIG_HOME", "Code/User/mcp.json"),
+        ("vscode", "windows", "APPDATA", "Code/User/mcp.json"),
+        ("claude-desktop", "windows", "APPDATA", "Claude/claude_desktop_config.json"),
+        ("claude-code", "linux", "CLAUDE_CONFIG_DIR", ".claude.json"),
+        ("codex", "macos", "CODEX_HOME", "config.toml"),
+        ("anythingllm", "linux", "STORAGE_DIR", "plugins/anythingllm_mcp_servers.json"),
+    ],
+)
+def test_a_folder_that_the_environment_names_is_taken(
+    name: str, system: lancelot.System, variable: str, expected: str, tmp_path: Path
+) -> None:
+    machine = machine_of(tmp_path, system, **{variable: str(tmp_path / "else {x}")})
+    assert lancelot.client_paths(client_of(name), machine, "user") == [tmp_path / "else {x}" / expected]
+
+
+def test_claude_desktop_on_windows_is_written_wherever_it_is_installed(tmp_path: Path) -> None:
+    client, machine = client_of("claude-desktop"), machine_of(tmp_path, "windows")
+    classic = tmp_path / "AppData/Roaming/Claude/claude_desktop_config.json"
+    package = tmp_path / "AppData/Local/Packages/Claude_pzs8sxrjxfjjc"
+    packaged = package / "LocalCache/Roaming/Claude/claude_desktop_config.json"
+    assert not lancelot.is_installed(client, machine)
+    package.mkdir(parents=True)
+    assert lancelot.is_installed(client, machine)
+    assert lancelot.client_paths(client, machine, "user") == [packaged]
+    classic.parent.mkdir(parents=True)
+    assert lancelot.client_paths(client, machine, "user") == [classic, packaged]
+    assert lancelot.client_paths(client, machine_of(tmp_path, "linux"), "user") != [classic, packaged]
+
+
+@EVERY
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_client_is_found_where_it_has_been_used(name: str, system: lancelot.System, tmp_path: Path) -> None:
+    client, machine = client_of(name), machine_of(tmp_path, system)
+    assert not lancelot.is_installed(client, machine)
+    make(tmp_path / USER_FILES[name].format(apps=APPS[system]), "")
+    assert [one.name for one in lancelot.CLIENTS if lancelot.is_installed(one, machine)] == [name]
+
+
+# --- the entry
+
+
+@EVERY
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_missing_file_is_made_with_the_entry_and_removed_with_it(
+    name: str, system: lancelot.System, tmp_path: Path
+) -> None:
+    client = client_of(name)
+    (path,) = lancelot.client_paths(client, machine_of(tmp_path, system), "user")
+    add(name, path, SHIV_ROOT="/big/disk")
+    server = {"command": COMMAND[0], "args": COMMAND[1:], "env": {"SHIV_ROOT": "/big/disk"}}
+    expected = {"type": "stdio"} | server if name in TYPED else server
+    key = {"vscode": "servers", "codex": "mcp_servers"}.get(name, "mcpServers")
+    assert data_of(name, path) == {key: {"lancelot": expected}}
+    assert path.read_bytes().endswith(b"\n")
+    assert not backup(path).exists()
+    if os.name != "nt":
+        assert path.stat().st_mode & 0o777 == 0o600
+    remove(name, path)
+    assert not path.exists()
+    assert not backup(path).exists()
+
+
+def test_the_files_look_as_a_person_would_write_them(tmp_path: Path) -> None:
+    add("codex", tmp_path / "config.toml", SHIV_ROOT="/big")
+    assert (tmp_path / "config.toml").read_text(encoding="utf-8") == (
+        "[mcp_servers.lancelot]\n"
+        'command = "/opt/python 3/bin/python3"\n'
+        'args = ["/home/åsa/lancelot.pyz"]\n'
+        "\n"
+        "[mcp_servers.lancelot.env]\n"
+        'SHIV_ROOT = "/big"\n'
+    )
+    make(tmp_path / "mcp.json", '{\n\t"mcpServers": {}\n}\n')
+    add("windsurf", tmp_path / "mcp.json")
+    assert (tmp_path / "mcp.json").read_text(encoding="utf-8") == (
+        '{\n\t"mcpServers": {\n\t\t"lancelot": {\n\t\t\t"command": "/opt/python 3/bin/python3",\n'
+        '\t\t\t"args": [\n\t\t\t\t"/home/åsa/lancelot.pyz"\n\t\t\t]\n\t\t}\n\t}\n}\n'
+    )
+
+
+@EVERY
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize("ending", ["", "end"])
+def test_everything_else_in_the_file_stays_byte_for_byte(
+    name: str, line_end: str, bom: str, ending: str, tmp_path: Path
+) -> None:
+    text = foreign(name).rstrip("\n") + ("\n" if ending else "")
+    before = make(tmp_path / "file", (bom + text).replace("\n", line_end))
+    add(name, tmp_path / "file")
+    after = (tmp_path / "file").read_bytes()
+    client = client_of(name)
+    own = lancelot.entry_in(client, after)
+    assert own == entry_of(name)
+    assert is_subsequence(before, after)
+    assert after.count(b"\n") == after.count(line_end.encode())
+    assert backup(tmp_path / "file").read_bytes() == before
+    for comment in (line for line in text.splitlines() if "//" in line or "#" in line):
+        assert comment.encode() in after
+    if name == "codex":
+        assert data_of(name, tmp_path / "file")["mcp_servers"]["other"]["env"] == {"TOKEN": "x"}
+    remove(name, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == before
+    assert not backup(tmp_path / "file").exists()
+
+
+@EVERY
+def test_a_second_run_changes_nothing_and_keeps_no_other_backup(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    before = make(path, foreign(name))
+    add(name, path)
+    once, stamp = path.read_bytes(), path.stat().st_mtime_ns
+    edit = lancelot.plan_entry(client_of(name), path, entry_of(name))
+    assert not edit.changes
+    assert lancelot.edit_diff(edit) == ""
+    lancelot.apply_edit(edit)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == (once, stamp)
+    assert backup(path).read_bytes() == before
+    assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == ["file", "file.lancelot-backup"]
+
+
+@EVERY
+def test_an_entry_of_ours_is_replaced_where_it_stands_with_what_a_person_added(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    client = client_of(name)
+    make(path, foreign(name))
+    old = {
+        "command": "/old/python",
+        "args": ["/old.pyz"],
+        "timeout": 9,
+        "env": {"LANCELOT_CHAT_MODEL": "m", "LANCEDB_PATH": "/old"},
+    }
+    lancelot.apply_edit(lancelot.plan_entry(client, path, old))
+    edit = lancelot.plan_entry(client, path, entry_of(name), stored={"LANCEDB_PATH"})
+    lancelot.apply_edit(edit)
+    assert lancelot.entry_in(client, path.read_bytes()) == (
+        entry_of(name) | {"timeout": 9, "env": {"LANCELOT_CHAT_MODEL": "m"}}
+    )
+    assert path.read_bytes().count(b"lancelot.pyz") == 1
+    assert b"/old" not in path.read_bytes()
+    assert backup(path).read_bytes() == foreign(name).encode()
+    remove(name, path)
+    assert path.read_bytes() == foreign(name).encode()
+
+
+@EVERY
+def test_an_entry_is_taken_out_also_where_the_rest_changed_since(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    make(path, foreign(name))
+    add(name, path, SHIV_ROOT="/x")
+    backup(path).unlink()
+    make(path, path.read_bytes().replace(b"other", b"renamed"))
+    remove(name, path)
+    assert path.read_bytes() == foreign(name).encode().replace(b"other", b"renamed")
+    assert b"lancelot.pyz" in backup(path).read_bytes()
+
+
+@EVERY
+@pytest.mark.parametrize("blank", ["", " \n", "\r\n", "\ufeff", "\ufeff\n"])
+def test_a_blank_file_is_filled_and_blank_again(name: str, blank: str, tmp_path: Path) -> None:
+    before = make(tmp_path / "file", blank)
+    add(name, tmp_path / "file")
+    assert lancelot.entry_in(client_of(name), (tmp_path / "file").read_bytes()) == entry_of(name)
+    remove(name, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == before
+
+
+def test_an_entry_of_another_kind_becomes_one_that_is_started(tmp_path: Path) -> None:
+    make(tmp_path / "file", '{"mcpServers": {"lancelot": {"type": "http", "url": "http://x", "disabled": true}}}')
+    add("windsurf", tmp_path / "file")
+    expected = {"mcpServers": {"lancelot": {"disabled": True, **entry_of("windsurf")}}}
+    assert data_of("windsurf", tmp_path / "file") == expected
+
+
+def test_an_entry_among_tables_of_its_own_keeps_what_a_person_added(tmp_path: Path) -> None:
+    pytest.importorskip("tomllib")
+    own = (
+        "[mcp_servers.lancelot]\ncommand = 'x'\nstartup_timeout_sec = 20\n\n[mcp_servers.lancelot.tools.a]\nb = true\n"
+    )
+    make(tmp_path / "file", f"{own}\n# next\n[z]\n\n[mcp_servers.lancelot.env]\nLANCEDB_TABLE = 't'\n")
+    add("codex", tmp_path / "file")
+    added = {"startup_timeout_sec": 20, "tools": {"a": {"b": True}}, "env": {"LANCEDB_TABLE": "t"}}
+    assert data_of("codex", tmp_path / "file") == {"mcp_servers": {"lancelot": entry_of("codex") | added}, "z": {}}
+    assert "\n\n# next\n[z]\n" in (tmp_path / "file").read_text(encoding="utf-8")
+
+
+def test_what_reads_like_a_secret_is_not_shown_in_a_difference(tmp_path: Path) -> None:
+    lines = ['"API_KEY": "a\\"b", "Authorization" : "Bearer c"', "token = 'd'", 'password="e"', '"keys": "kept"']
+    edit = lancelot.FileEdit(tmp_path, None, "\n".join(lines).encode(), None)
+    assert lancelot.edit_diff(edit).splitlines()[3:] == [
+        '+"API_KEY": "…", "Authorization" : "…"',
+        '+token = "…"',
+        '+password="…"',
+        '+"keys": "kept"',
+    ]
+
+
+# --- files that are left alone
+
+
+BROKEN_JSON = (
+    ('{"mcpServers": {', "Expecting"),
+    ("[]", "no JSON object"),
+    ('{"KEY": []}', "is no object"),
+    ('{"KEY": {"lancelot": "x"}}', "no entry of a server"),
+    ('{"KEY": {"lancelot": {}, "lancelot": {}}}', "twice"),
+    ('{"a": NaN}', "NaN is not JSON"),
+    ("[" * 100_000, "nested too deeply"),
+    (b"\xff\xfe{\x00}\x00", "not UTF-8"),
+)
+BROKEN_TOML = (
+    ("model = \n", ""),
+    ('model = "x\n', ""),
+    ("a = [1,\n", ""),
+    ("words\n", "line 1"),
+    ("mcp_servers = {}\n", "otherwise than as a table"),
+    ("[mcp_servers]\nlancelot = {}\n", "otherwise than as a table"),
+    ("mcp_servers.lancelot.command = 'x'\n", "otherwise than as a table"),
+    ("[[mcp_servers]]\na = 1\n", "is a list"),
+    (b"a = '\xff'", "not UTF-8"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [(name, *broken) for name in JSON_NAMES for broken in BROKEN_JSON] + [("codex", *broken) for broken in BROKEN_TOML],
+    ids=str,
+)
+def test_a_file_that_cannot_be_read_is_left_alone_and_named(
+    name: str, content: str | bytes, reason: str, tmp_path: Path
+) -> None:
+    content = content.replace("KEY", client_of(name).key) if isinstance(content, str) else content
+    before = make(tmp_path / "file", content)
+    with pytest.raises(lancelot.LancelotError, match="was left as it is") as caught:
+        add(name, tmp_path / "file")
+    assert str(tmp_path / "file") in str(caught.value)
+    assert reason in str(caught.value)
+    assert (tmp_path / "file").read_bytes() == before
+    assert not backup(tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("name", ["claude-code", "claude-desktop", "windsurf", "anythingllm"])
+def test_comments_where_the_client_takes_none_are_a_broken_file(name: str, tmp_path: Path) -> None:
+    make(tmp_path / "file", "{} // no\n")
+    with pytest.raises(lancelot.LancelotError, match="was left as it is"):
+        add(name, tmp_path / "file")
+
+
+def test_a_python_without_tomllib_reads_back_what_it_wrote_and_sees_what_is_broken() -> None:
+    keys = ("mcp_servers", "lancelot")
+    entry = entry_of("codex", {"SHIV_ROOT": '/a "b"\\c'})
+    text = lancelot.TOML.put(FOREIGN_TOML, keys, entry)
+    assert lancelot.toml_line_data(text, keys) == entry
+    assert lancelot.toml_line_data(FOREIGN_TOML, keys) is None
+    lancelot.check_toml_lines(text)
+    for broken in ('a = "x\n', "a = [1,\n", "words\n", "[a\n", "a = 1\n= 2\n"):
+        with pytest.raises(ValueError, match=r"(in|of) it"):
+            lancelot.check_toml_lines(broken)
+
+
+def test_a_file_that_changed_in_the_meantime_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    make(path, "{}")
+    edit = lancelot.plan_entry(client_of("cursor"), path, entry_of("cursor"))
+    make(path, '{"new": 1}')
+    with pytest.raises(lancelot.LancelotError, match="changed in the meantime"):
+        lancelot.apply_edit(edit)
+    assert path.read_bytes() == b'{"new": 1}'
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes and needs rights to make links")
+def test_mode_and_links_are_kept(tmp_path: Path) -> None:
+    real, link = tmp_path / "dotfiles" / "mcp.json", tmp_path / "mcp.json"
+    make(real, "{}")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    add("cursor", link)
+    assert link.is_symlink()
+    assert "lancelot" in json.loads(real.read_text(encoding="utf-8"))["mcpServers"]
+    assert [one.stat().st_mode & 0o777 for one in (real, backup(real))] == [0o640, 0o640]
+    assert sorted(one.name for one in real.parent.iterdir()) == ["mcp.json", "mcp.json.lancelot-backup"]
+    remove("cursor", link)
+    assert (link.is_symlink(), real.read_bytes(), real.stat().st_mode & 0o777) == (True, b"{}", 0o640)
+
+
+def test_a_write_protected_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "file", "{}")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # what modes say differs by user and system
+    with pytest.raises(lancelot.LancelotError, match="write-protected"):
+        add("cursor", tmp_path / "file")
+    assert files_below(tmp_path) == ["file"]
+
+
+# --- any text
+
+
+SPACE = st.sampled_from(["", " ", "\n", "\n  ", "\r\n\t", "  \n"])
+TRIVIA = SPACE | st.sampled_from([" // a , } comment\n", '/* { " */', "\n// x\n\t"])
+WORDS = st.sampled_from(["a", "b", 'q"', "å\u2028", "//", "/*", ",}", "mcpServers", "servers", "lancelots", "\ud800"])
+
+
+@st.composite
+def json_texts(draw: Callable[[Any], Any], *, comments: bool, key: str) -> str:
+    """A JSON object in any layout, with a fitting object of servers now and then."""
+    space = functools.partial(draw, TRIVIA if comments else SPACE)
+
+    def joined(parts: list[str], opened: str, closed: str) -> str:
+        text = f"{space()},{space()}".join(parts)
+        comma = f"{space()}," if parts and comments and draw(st.booleans()) else ""
+        return f"{opened}{space()}{text}{comma}{space()}{closed}"
+
+    def value(depth: int) -> str:
+        kind = draw(st.integers(0, 3 if depth < 2 else 1))
+        if kind < 2:
+            return json.dumps(
+                draw(WORDS | st.integers() | st.none() | st.floats(allow_nan=False, allow_infinity=False))
+            )
+        if kind == 2:
+            return joined([value(depth + 1) for _ in range(draw(st.integers(0, 3)))], "[", "]")
+        return members(draw(st.lists(WORDS.filter(lambda word: word != key), unique=True, max_size=3)), depth)
+
+    def members(names: list[str], depth: int) -> str:
+        return joined([f"{json.dumps(name)}{space()}:{space()}{value(depth + 1)}" for name in names], "{", "}")
+
+    names = draw(st.lists(WORDS.filter(lambda word: word != key), unique=True, max_size=3))
+    parts = [f"{json.dumps(name)}{space()}:{space()}{value(1)}" for name in names]
+    if draw(st.booleans()):
+        parts.insert(draw(st.integers(0, len(parts))), f'"{key}"{space()}:{space()}{members(names[:2], 1)}')
+    return f"{space()}{joined(parts, '{', '}')}{space()}"
+
+
+TOML_TEXTS = st.lists(
+    st.sampled_from(
+        [
+            "",
+            "# comment",
+            "[mcp_servers]",
+            "[mcp_servers.other]\na = 1",
+            '[mcp_servers."lancelot.x"]',
+            "[ mcp_servers . lancelots ] # [mcp_servers.lancelot]",
+            "[[list]]\nb = '''\n[mcp_servers.lancelot]\n'''",
+            '[t]\nc = """\n\\"""\n[x]"""',
+            "[u]\nd = [\n  [1],\n  { e = ']' },\n]",
+        ]
+    ),
+    unique=True,
+).map("\n".join)
+
+
+def check_round_trip(name: str, text: str, folder: Path) -> None:
+    path = folder / "file"
+    before = make(path, text)
+    backup(path).unlink(missing_ok=True)
+    add(name, path)
+    after = path.read_bytes()
+    assert lancelot.entry_in(client_of(name), after) == entry_of(name)
+    assert is_subsequence(before, after)
+    add(name, path)
+    assert path.read_bytes() == after
+    remove(name, path)
+    assert path.read_bytes() == before
+
+
+@given(text=json_texts(comments=False, key="mcpServers"))
+def test_any_json_with_our_entry_added_and_removed_is_as_before(text: str, tmp_path_factory: Any) -> None:
+    check_round_trip("windsurf", text, tmp_path_factory.getbasetemp())
+
+
+@given(text=json_texts(comments=True, key="servers"))
+def test_any_json_with_comments_with_our_entry_added_and_removed_is_as_before(text: str, tmp_path_factory: Any) -> None:
+    check_round_trip("vscode", text, tmp_path_factory.getbasetemp())
+
+
+@given(text=TOML_TEXTS, line_end=st.sampled_from(["\n", "\r\n"]), last=st.booleans())
+def test_any_toml_with_our_table_added_and_removed_is_as_before(
+    text: str, line_end: str, tmp_path_factory: Any, *, last: bool
+) -> None:
+    check_round_trip("codex", (text + "\n" * last).replace("\n", line_end), tmp_path_factory.getbasetemp())
+
+
+@given(text=json_texts(comments=True, key="servers"))
+def test_taking_the_entry_out_of_any_text_leaves_the_same_values(text: str) -> None:
+    keys, form = ("servers", "lancelot"), lancelot.COMMENTED_JSON
+    added = form.put(text, keys, {"command": "x"})
+    taken = form.drop(added, keys)
+    assert form.data(taken) == {**(form.data(text) or {}), "servers": (form.data(text) or {}).get("servers", {})}
+    if "servers" in (form.data(text) or {}) and (form.data(text) or {})["servers"]:
+        assert "".join(taken.split()) == "".join(text.split())  # a brace may have got a line of its own
+
+
+@given(text=json_texts(comments=True, key="servers"), at=st.integers(0, 3))
+def test_a_member_anywhere_among_others_can_be_taken_out(text: str, at: int) -> None:
+    form, data = lancelot.COMMENTED_JSON, lancelot.COMMENTED_JSON.data(text) or {}
+    names = list(data)
+    if names:
+        name = names[at % len(names)]
+        assert form.data(form.drop(text, (name,))) == {key: value for key, value in data.items() if key != name}
+
+
+# --- the command
+
+
+FOLDER = str(DATABASES / "no-vector")
+
+
+@pytest.fixture
+def init(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ended]:
+    """Runs `init` in an empty folder; the server that it starts at the end is made out to answer."""
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "APPDATA", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(lancelot, "this_system", lambda: "linux")
+    monkeypatch.setattr(lancelot, "check_server", lambda _session: [lancelot.Check("server", "ok", "It answers.")])
+    return functools.partial(run, "init")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_init_writes_the_clients_named_and_stores_the_rest(
+    system: lancelot.System, init: Callable[..., Ended], machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "this_system", lambda: system)
+    monkeypatch.setenv("USERPROFILE", str(machine))
+    ended = init("--path", FOLDER, "--yes", *(word for name in NAMES for word in ("--client", name)))
+    assert (ended.code, ended.err) == (0, "")
+    written = {machine / USER_FILES[name].format(apps=APPS[system]): name for name in NAMES}
+    for path, name in written.items():
+        assert f"written: {path}" in ended.out
+        entry = lancelot.entry_in(client_of(name), path.read_bytes())
+        assert entry == lancelot.server_entry(client_of(name), [sys.executable, PROGRAM], {})
+    assert "ok:      It answers." in ended.out
+    assert "mcpServers" not in ended.out
+    assert len(files_below(machine)) == len(NAMES) + 1
+    again = init("--path", FOLDER, "--yes", "--client", "all")
+    assert again.out.count("nothing to change in") == len(NAMES)
+    taken = init("--client", "all", "--remove")
+    assert (taken.code, taken.err) == (0, "")
+    assert files_below(machine) == [".config/lancelot/settings.json"]
+
+
+def test_all_means_those_that_are_found(init: Callable[..., Ended], machine: Path) -> None:
+    none = init("--path", FOLDER, "--yes", "--client", "all")
+    assert none.code == 1
+    assert "No client was found" in none.err
+    assert files_below(machine) == []
+    make(machine / ".gemini" / "settings.json", '{"theme": "x"}')
+    (machine / ".codeium" / "windsurf").mkdir(parents=True)
+    assert init("--path", FOLDER, "--yes", "--client", "all", "--scope", "user").code == 0
+    assert files_below(machine) == [
+        ".codeium/windsurf/mcp_config.json",
+        ".config/lancelot/settings.json",
+        ".gemini/settings.json",
+        ".gemini/settings.json.lancelot-backup",
+    ]
+
+
+def test_a_project_gets_its_own_file(init: Callable[..., Ended], tmp_path: Path) -> None:
+    ended = init("--path", FOLDER, "--yes", "--client", "vscode", "--client", "claude-code", "--scope", "project")
+    assert ended.code == 0
+    assert files_below(tmp_path / "project") == [".mcp.json", ".vscode/mcp.json"]
+    refused = init("--path", FOLDER, "--yes", "--client", "windsurf", "--scope", "project")
+    assert refused.code == 1
+    assert "windsurf has no file of a project" in refused.err
+
+
+def test_a_dry_run_shows_the_difference_and_writes_nothing(init: Callable[..., Ended], machine: Path) -> None:
+    path = machine / ".cursor" / "mcp.json"
+    text = '{\n  "mcpServers": {\n    "b": {\n      "env": {"API_TOKEN": "ghp_secret", "x": "1"}\n    }\n  }\n}\n'
+    before = make(path, text)
+    ended = init("--path", FOLDER, "--client", "cursor", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"--- {path}\n+++ {path}\n@@ ")
+    assert '+    "lancelot": {' in ended.out
+    assert "ghp_secret" not in ended.out
+    assert path.read_bytes() == before
+    assert files_below(machine) == [".cursor/mcp.json"]
+    init("--path", FOLDER, "--yes", "--client", "cursor")
+    taken = init("--client", "cursor", "--remove", "--dry-run")
+    assert '-    "lancelot": {' in taken.out
+    assert b"lancelot" in path.read_bytes()
+
+
+def test_no_secret_reaches_a_client_s_file_and_other_settings_do(
+    init: Callable[..., Ended], machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"LANCELOT_CHAT_API_KEY": "sk-chat", "LANCELOT_PASSPHRASE": "sesame", "OPENAI_API_KEY": "sk-env"}
+    address = {"LANCELOT_CHAT_BASE_URL": "http://alice:hunter2@127.0.0.1:1/v1", "OPENAI_BASE_URL": "http://127.0.0.1:1"}
+    told = {"LANCEDB_TABLE": "letters", "SHIV_ROOT": "/big", "XDG_CONFIG_HOME": str(machine / "conf")}
+    for name, value in (secrets | address | told | {"LANCEDB_PATH": FOLDER}).items():
+        monkeypatch.setenv(name, value)
+    words = [word for name in NAMES for word in ("--client", name)]
+    ended = init("--yes", "--api-key-stdin", *words, given=f"{KEY}\n")
+    assert ended.code == 0
+    for name in NAMES:
+        place = USER_FILES[name].format(apps="conf")
+        content = (machine / place).read_bytes()
+        entry = lancelot.entry_in(client_of(name), content)
+        assert entry is not None
+        assert entry["env"] == told
+        assert not [value for value in (KEY, "hunter2", *secrets.values()) if value.encode() in content]
+    assert not [value for value in (KEY, "hunter2", *secrets.values()) if value in ended.out + ended.err]
+
+
+def test_a_broken_file_does_not_keep_the_others_from_being_written(init: Callable[..., Ended], machine: Path) -> None:
+    before = make(machine / ".cursor" / "mcp.json", "{")
+    ended = init("--path", FOLDER, "--yes", "--client", "cursor", "--client", "gemini")
+    assert ended.code == 1
+    assert f"{machine / '.cursor' / 'mcp.json'} was left as it is: " in ended.err
+    assert (machine / ".cursor" / "mcp.json").read_bytes() == before
+    assert (machine / ".gemini" / "settings.json").exists()
+
+
+@pytest.mark.parametrize("words", [("--remove",), ("--dry-run",)])
+def test_what_is_about_clients_wants_a_client(words: tuple[str, ...], init: Callable[..., Ended]) -> None:
+    ended = init("--path", FOLDER, "--yes", *words)
+    assert ended.code == 1
+    assert "--client NAME" in ended.err
+
+
+def test_init_ends_with_a_session_by_the_command_that_it_wrote(run: Run, machine: Path, tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "db")
+    ended = run("init", "--path", str(tmp_path / "db"), "--yes", "--client", "claude-code")
+    assert (ended.code, ended.err) == (0, "")
+    assert "ok:      initialize, tools/list (6 tools) and lancedb_status:" in ended.out
+    entry = json.loads((machine / ".claude.json").read_text(encoding="utf-8"))["mcpServers"]["lancelot"]
+    assert entry == {"type": "stdio", "command": sys.executable, "args": [PROGRAM]}
+
+
+def test_a_command_that_does_not_answer_is_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lancelot, "own_command", lambda _argv: [sys.executable, "-c", "raise SystemExit('broken')"])
+    ended = run("init", "--path", FOLDER, "--yes", "--client", "claude-code")
+    assert ended.code == 1
+    assert "warning: The server did not answer" in ended.out
+    assert "broken" in ended.out
