@@ -113,13 +113,57 @@ def unpack_to(folder):
         _bootstrap.extract_site_packages(archive, folder)
 
 
+def lock(folder, kind):
+    """Locks a folder for as long as this process lives; False where others hold a lock that excludes it.
+
+    `kind` is `LOCK_SH`, which those hold that run from the folder, or `LOCK_EX`. Where there are no such locks, as on
+    Windows, which itself keeps what runs from being removed, it is as if nobody held one.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(os.open(str(folder), os.O_RDONLY), getattr(fcntl, kind) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return True
+
+
+def copies(folder):
+    """The other unpacked copies of Lancelot beside this one, the newest first."""
+    others = [path.parent.parent for path in folder.parent.glob("*_*/site-packages/lancelot.py")]
+    return sorted((path for path in others if path != folder), key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def remove_copy(path):
+    """Removes an unpacked copy unless somebody runs from it; True where it is gone."""
+    import shutil
+
+    if not lock(path, "LOCK_EX"):
+        return False
+    hidden = path.parent / ("." + path.name + ".removed")
+    try:
+        path.rename(hidden)  # in one step: nobody starts from half a copy
+    except OSError:
+        return False
+    shutil.rmtree(str(hidden), ignore_errors=True)
+    return True
+
+
 def unpack():
-    """Unpacks the packages where that was not done yet; shiv would, but with a traceback where it cannot."""
+    """Unpacks the packages where that was not done yet; shiv would, but with a traceback where it cannot.
+
+    Half a gigabyte a version: of the copies before, only the last one is kept, and what others run from.
+    """
     root = os.environ.get("SHIV_ROOT", "~/.shiv")
     try:
         folder = unpacked_folder()
         if not (folder / "site-packages").exists():
             unpack_to(folder)
+            for path in copies(folder)[1:]:
+                remove_copy(path)
+        lock(folder, "LOCK_SH")
     except (OSError, RuntimeError) as error:
         refuse(
             "cannot be unpacked into %s (%s): set SHIV_ROOT to a folder that can be written and has 500 MB free."

@@ -9673,6 +9673,31 @@ def command_verify(session: Session) -> int:
     return 1 if problems else 0
 
 
+# --- cache
+
+
+def folder_size(folder: Path) -> int:
+    """The bytes of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def command_cache(session: Session) -> int:
+    """`cache`: the copies that archives of Lancelot unpacked, and their removal."""
+    # The code that started the archive knows its copies; where another did, there are none.
+    starting: Any = sys.modules["__main__"]
+    if not hasattr(starting, "remove_copy"):
+        raise LancelotError("This is not the archive, so nothing was unpacked.", "Run lancelot.pyz cache.")
+    own = Path(__file__).parent.parent
+    say(f"{own}: {folder_size(own) / 1e6:,.0f} MB, this one")
+    for copy in starting.copies(own):
+        size = f"{folder_size(copy) / 1e6:,.0f} MB"
+        state = "another version" if not session.arguments.clear else "kept, since it is in use"
+        if session.arguments.clear and starting.remove_copy(copy):
+            state = "removed"
+        say(f"{copy}: {size}, {state}")
+    return 0
+
+
 # --- init
 
 
@@ -9944,6 +9969,7 @@ COMMANDS: Mapping[str, Callable[[Session], int]] = {
     "doctor": command_doctor,
     "version": command_version,
     "verify": command_verify,
+    "cache": command_cache,
     "demo": command_demo,
 }
 
@@ -10055,6 +10081,8 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--table", help="the table of calls that name none (LANCEDB_TABLE)")
     version = commands.add_parser("version", help="the version; with --json the protocol and what is enabled")
     commands.add_parser("verify", help="compare the archive and what it unpacked with the record inside")
+    cache = commands.add_parser("cache", help="what was unpacked, by which version")
+    cache.add_argument("--clear", action="store_true", help="remove the copies of other versions that nobody runs from")
     commands.add_parser("demo", help="index the documentation, serve it, and show what a client sees")
     for command in (index, search, query, question, read, files, status, doctor):
         command.add_argument("--path", help="the LanceDB folder (LANCEDB_PATH)")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import wire
 from pythons import other_pythons
 
 import build
@@ -339,3 +340,74 @@ def test_what_was_changed_added_or_removed_after_unpacking_is_named(unpacked: Un
     assert f"failed: {site / 'mcp' / 'py.typed'} is missing\n" in done.stdout
     assert f"failed: {site / 'tqdm' / 'std.py'} differs\n" in done.stdout
     assert ", 3 problems\n" in done.stdout
+
+
+# The unpacked copies
+
+
+def make_copies(root: Path, *names: str) -> list[Path]:
+    """Stands for what other versions unpacked: each newer than the one before, all older than now."""
+    for age, name in enumerate(reversed(names)):
+        (root / name / "site-packages").mkdir(parents=True)
+        (root / name / "site-packages" / "lancelot.py").write_text("", encoding="utf-8")
+        os.utime(root / name, (1_600_000_000 - age, 1_600_000_000 - age))
+    (root / "other.pyz_1" / "site-packages").mkdir(parents=True)
+    return [root / name for name in names]
+
+
+def test_a_first_start_removes_all_but_the_last_version_before(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    oldest, older, last = make_copies(root, "lancelot.pyz_a", "lancelot.pyz_b", "renamed_c")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", LOCKED, str(oldest)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "locked\n"
+    assert start("version", root=root).returncode == 0
+    assert (oldest.exists(), older.exists(), last.exists()) == (True, False, True)
+    assert (root / "other.pyz_1").exists()
+    shown = start("cache", root=root)
+    assert [line.rpartition(", ")[2] for line in shown.stdout.splitlines()] == ["this one", *["another version"] * 2]
+    assert oldest.exists()
+    assert f"{oldest}: 0 MB, kept, since it is in use" in start("cache", "--clear", root=root).stdout
+    holder.communicate(timeout=30)
+    assert f"{oldest}: 0 MB, removed" in start("cache", "--clear", root=root).stdout
+    assert sorted(path.name for path in root.iterdir() if not path.name.startswith(".")) == [
+        start_folder(root).name,
+        "other.pyz_1",
+    ]
+
+
+LOCKED = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_SH)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def start_folder(root: Path) -> Path:
+    """The copy that the archive unpacked."""
+    (found,) = (path.parent.parent for path in root.glob("*_*/site-packages/mcp"))
+    return found
+
+
+def test_a_running_server_keeps_its_copy(unpacked: Unpacked) -> None:
+    server = subprocess.Popen(
+        [*BARE, str(ARCHIVE)],
+        env={"SHIV_ROOT": str(unpacked.root)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps(wire.handshake(1)).encode() + b"\n")
+    server.stdin.flush()
+    assert json.loads(server.stdout.readline())["id"] == 1
+    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    held = subprocess.run(
+        [sys.executable, "-c", code, str(unpacked.site.parent)], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert "BlockingIOError" in held.stderr
+    server.communicate(timeout=30)

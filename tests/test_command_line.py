@@ -440,9 +440,10 @@ def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Pat
 
 
 def test_what_is_no_archive_has_nothing_to_verify(run: Run) -> None:
-    ended = run("verify")
-    assert ended.code == 1
-    assert "This is not the archive" in ended.err
+    for command in ("verify", "cache"):
+        ended = run(command)
+        assert ended.code == 1
+        assert "This is not the archive" in ended.err
 
 
 def test_what_an_archive_has_besides_its_record_is_named(tmp_path: Path) -> None:
