@@ -1041,9 +1041,10 @@ def is_loopback(url: str) -> bool:
 
     host = urlsplit(url).hostname or ""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def is_same_server(url: str, other: str) -> bool:
@@ -1171,6 +1172,7 @@ OWN_METADATA = b"lancelot"
 """The key of the schema's metadata that marks a table of our own; its value is JSON."""
 MODEL_METADATA = b"embedding_model"
 LENGTH_METADATA = b"embedding_length"
+COMPLETE_METADATA = b"embedding_complete"
 """What the metadata of a column of vectors tells of the model that makes them, in tables of our own."""
 
 ANYTHINGLLM_COLUMNS = frozenset({"docSource", "chunkSource", "token_count_estimate"})
@@ -1275,6 +1277,13 @@ class TableLayout:
     indexes: tuple[Index, ...]
     chosen_by: Mapping[str, str]
     anythingllm: bool
+
+    @property
+    def misses_vectors(self) -> bool:
+        """Whether the table tells that rows of it have no vector yet."""
+        if self.vector not in self.schema.names:
+            return False
+        return (self.schema.field(self.vector).metadata or {}).get(COMPLETE_METADATA) == b"no"
 
     @property
     def is_own(self) -> bool:
@@ -3618,6 +3627,11 @@ def _phrase_notes(query: str, layout: TableLayout, *, by_position: bool) -> tupl
     return (f"The quoted phrase was searched as words{'' if kept else ', since no index keeps positions'}.",)
 
 
+def _missing_notes(layout: TableLayout) -> tuple[str, ...]:
+    told = f"Some rows of {layout.table} have no vector yet, so their meaning is not compared: run `{PROGRAM} index` again."
+    return (told,) if layout.misses_vectors else ()
+
+
 def _dropped_notes(terms: Terms) -> tuple[str, ...]:
     return (f"Only the first {MAX_TERMS} different words of the query were counted.",) if terms.dropped else ()
 
@@ -3735,11 +3749,16 @@ def ask_prompt(question: str, passages: Iterable[Passage]) -> str:
 
 _CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _CITATION = re.compile(
-    r" ?(?P<bracket>[\[【])\s*(?:(?:passage|source)s?\s+)?"
-    r"(?P<numbers>\d{1,40}(?:\s*(?:,|;|&|and|-|–)\s*\d{1,40})*)\s*(?:†[^\]】]*)?[\]】](?P<link>\([^()\s]*\))?",
+    r" ?(?P<bracket>[\[【［])(?![12]\d{3}[\]】］])\s*(?:(?:passage|source)s?\s+)?"
+    r"(?P<numbers>\d{1,40}(?:\s*(?:,|;|&|and|-|–)\s*\d{1,40})*)\s*(?:†[^\]】］]*)?[\]】］]"
+    r"(?P<link>(?:\(|\s\(\s*<?\w+:)(?:[^()\n]|\([^()\n]*\))*\))?",
     re.IGNORECASE,
 )
 _WIDEST_RANGE = 50
+
+
+_REMOTE = re.compile(r"^ {0,3}\[\d+\]:[^\n]*$|!(?=\[[^\]\n]*\]\()", re.MULTILINE)
+"""Parts of a reply that would make citations links, or load a picture from somewhere: a model may repeat a document's."""
 
 
 def _cited_numbers(written: str) -> Iterator[int]:
@@ -3764,7 +3783,7 @@ def _sift_citations(text: str, passages: int) -> Citations:
         return f"{' ' * found[0].startswith(' ')}[{', '.join(map(str, kept))}]" if kept else ""
 
     parts = _CODE.split(text)
-    parts[::2] = [_CITATION.sub(sift, part) for part in parts[::2]]
+    parts[::2] = [_CITATION.sub(sift, _REMOTE.sub("", part)) for part in parts[::2]]
     return Citations("".join(parts), tuple(dict.fromkeys(cited)), tuple(dict.fromkeys(removed)))
 
 
@@ -3947,7 +3966,7 @@ class Searcher:
         if layout.rows > MAX_COUNTED_ROWS:
             large = f"Files and file types are not counted over more than {MAX_COUNTED_ROWS:,} rows; lancedb_files lists them."
             return Stats(name, layout.rows, left_out=large)
-        sources = [found for found in list_sources(Scope(table, layout, None, self._documents(layout))) if found.source]
+        sources = list_sources(Scope(table, layout, None, self._documents(layout)))
         types: Counter[str] = Counter()
         for found in sources:
             types[found.file_type] += found.chunks
@@ -4072,11 +4091,11 @@ class Searcher:
                 raise
             return self._fall_back(request, reading, scope, f"vector search was not possible: {error}")
         if request.search_type == "hybrid":
-            full_text = self._full_text(reading.positive, scope)
+            full_text = self._full_text(reading.positive, scope, *_missing_notes(scope.layout))
             return _Found(fuse(vectors, full_text.ranking), "hybrid", full_text.notes, arithmetic)
         if not vectors.rows and request.search_type == "auto":
             return self._fall_back(request, reading, scope, "vector search found nothing.")
-        return _Found(vectors, "vector", (), arithmetic)
+        return _Found(vectors, "vector", _missing_notes(scope.layout), arithmetic)
 
     def _fall_back(self, request: SearchRequest, reading: Reading, scope: Scope, why: str) -> _Found:
         """Another search instead of the one asked for, on a first page only: no page mixes two searches."""
@@ -5350,6 +5369,9 @@ _BREAKS = frozenset(
 )
 
 
+_DECLARATION = re.compile(r"<!\[(?!CDATA\[)[^>]*>?", re.IGNORECASE)
+
+
 class _HtmlText(html.parser.HTMLParser):
     """Gathers the lines of an HTML document below the headings that are open there."""
 
@@ -5412,7 +5434,7 @@ class _HtmlText(html.parser.HTMLParser):
         self._filled = False
         if self._in_title:
             self.title = self.title or one_line(text)
-        elif text and text != "-":
+        elif text and (text != "-" or self._preformatted):
             title = self._path.enter(self._level, text) if self._level else self._path.title
             self._level = 0
             self.sections.append(Section(text, title, self._line))
@@ -5421,11 +5443,9 @@ class _HtmlText(html.parser.HTMLParser):
 def html_document(text: str) -> Document:
     """HTML as a person sees it: a line for each block and row, below its headings."""
     reader = _HtmlText()
-    try:
-        reader.feed(text)
-        reader.close()
-    except AssertionError as error:  # what Python's parser raises at a declaration that it does not know
-        raise UnreadableError("is no HTML that can be read") from error
+    # Python's parser stops at the declarations that Word leaves in pages; they say nothing to a person.
+    reader.feed(_DECLARATION.sub(lambda found: "\n" * found[0].count("\n"), text))
+    reader.close()
     reader.flush()
     return collect("html", reader.sections, title=reader.title)
 
@@ -5691,14 +5711,39 @@ class _LostPages:
         return f"{why} {'page' if len(self.numbers) == 1 else 'pages'} {listed(map(str, self.numbers), limit=10)}"
 
 
+class _Complaints(logging.Handler):
+    """Counts what pypdf logs instead of raising it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Counts one."""
+        del record
+        self.count += 1
+
+
+def _page_text(page: Any, complaints: _Complaints) -> str:
+    """A page's text; ValueError where there is none, and pypdf logged why instead of raising it."""
+    before = complaints.count
+    text = str(page.extract_text())
+    if not text.strip() and complaints.count > before:
+        raise ValueError
+    return text
+
+
 def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: _LostPages) -> Iterator[Section]:
     """The text of each page that can be read; the others go to `lost`."""
+    complaints = _Complaints()
+    logging.getLogger("pypdf").addHandler(complaints)
     for number, page in enumerate(reader.pages, 1):
         try:
-            yield Section(page.extract_text(), place=f"page {number}")
+            yield Section(_page_text(page, complaints), place=f"page {number}")
         except damage as error:  # noqa: PERF203 - each page may fail by itself
             lost.numbers.append(number)
             lost.too_large = lost.too_large or type(error).__name__ == "LimitReachedError"
+    logging.getLogger("pypdf").removeHandler(complaints)
 
 
 def pdf_document(content: bytes) -> Document:
@@ -6555,7 +6600,7 @@ def vector_field(model: str, length: int) -> pa.Field[Any]:
     """The column of vectors, which knows the model that makes them."""
     import pyarrow as pa
 
-    metadata = {MODEL_METADATA: model.encode(), LENGTH_METADATA: str(length).encode()}
+    metadata = {MODEL_METADATA: model.encode(), LENGTH_METADATA: str(length).encode(), COMPLETE_METADATA: b"no"}
     return pa.field(VECTOR_COLUMN, pa.list_(pa.float32(), length), metadata=metadata)
 
 
@@ -6699,6 +6744,15 @@ class ChunkTable:
             if self.length:
                 self._table.drop_columns([VECTOR_COLUMN])
             self._table.add_columns(pa.schema([vector_field(model, length)]))
+
+    def tell_complete(self, *, complete: bool) -> None:
+        """Notes in the schema whether every row has its vector; readers cannot count at every search."""
+        told = dict(self._table.schema.field(VECTOR_COLUMN).metadata or {}) if self.length else {}
+        wanted = "yes" if complete else "no"
+        if told and told.get(COMPLETE_METADATA) != wanted.encode():
+            change = {"path": VECTOR_COLUMN, "metadata": {COMPLETE_METADATA.decode(): wanted}}
+            with engine_errors("write to the table", remedy=TRY_AGAIN):
+                self._table.update_field_metadata(change)
 
     def without_vector(self, most: int) -> list[tuple[str, str]]:
         """Id and text of chunks whose vector is missing, `most` at most."""
@@ -6907,16 +6961,17 @@ class IndexRun:
         """Brings the table up to date with the folder; a dry run only finds out what that would be."""
         started = time.monotonic()
         request = self._request
+        listing = self._find()
         with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
             table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
             self._held = table.known(request.folder) if table else {}
-            self._take_all(table)
+            self._take_all(table, listing)
             if not self._stop.is_set():
                 self._finish(table)
             return self._summary(started, table)
 
-    def _take_all(self, table: ChunkTable | None) -> None:
-        """Brings in every file that is new or changed, and takes out those that are gone."""
+    def _find(self) -> Listing:
+        """The files of the folder; LancelotError where a pattern leaves none, which is hardly meant."""
         request = self._request
         listing = FileFinder(request.folder, include=request.include, exclude=request.exclude).find()
         if request.include and not listing.files:
@@ -6926,6 +6981,10 @@ class IndexRun:
             )
         self._ignored.update(listing.ignored)
         self._failed.update(listing.failed)
+        return listing
+
+    def _take_all(self, table: ChunkTable | None, listing: Listing) -> None:
+        """Brings in every file that is new or changed, and takes out those that are gone."""
         stays = set()
         for position, found in enumerate(listing.files):
             if self._stop.is_set():
@@ -6970,7 +7029,10 @@ class IndexRun:
         """Writes the files that wait, in one commit."""
         files, self._waiting = self._waiting, []
         if files and table and not self._request.dry_run:
-            table.replace(self._with_vectors(table, files))
+            whole = self._with_vectors(table, files)
+            if not all(all(file.vectors) for file in whole):
+                table.tell_complete(complete=False)
+            table.replace(whole)
         for file in files:
             source = file.found.source
             self._counts["updated" if source in self._held else "new"] += 1
@@ -6991,6 +7053,7 @@ class IndexRun:
             table.set_modified(self._touched)
         if self._can_embed(table):
             self._fill_in_vectors(table)
+        table.tell_complete(complete=not table.count_without_vector())
         self._report(IndexProgress("indexes", 0, 1))
         table.make_indexes(self._request.language)
 
@@ -7278,7 +7341,12 @@ def _columns_of(status: Status, layout: TableLayout) -> Check:
 
 def check_columns(status: Status) -> list[Check]:
     """Which columns of each table are read as text and vectors, and what keeps a table from being searched."""
-    return [*_named_columns(status), *(_columns_of(status, layout) for layout in status.tables)]
+    missing = [
+        Check("columns", "warning", f"Some rows of {layout.table} have no vector yet.", f"Run `{PROGRAM} index` again.")
+        for layout in status.tables
+        if layout.misses_vectors
+    ]
+    return [*_named_columns(status), *(_columns_of(status, layout) for layout in status.tables), *missing]
 
 
 def _indexes_of(layout: TableLayout) -> list[Check]:
@@ -9949,7 +10017,6 @@ def command_extract() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
     wire = take_wire()
     limit_extractor()
-    logging.disable()
     extract_files(wire.reader.buffer, wire.writer.buffer)
     return 0
 

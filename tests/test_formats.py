@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import sys
 import zipfile
 import zlib
@@ -519,6 +520,26 @@ def test_a_page_that_cannot_be_read_is_named_and_the_others_are_kept(monkeypatch
     document = lancelot.pdf_document(b"")
     assert [section.place for section in document.sections] == ["page 1", "page 3"]
     assert document.missing == "is read but for a part: damage keeps from being read page 2"
+
+    class Quiet(Page):
+        def extract_text(self) -> str:
+            logging.getLogger("pypdf.filters").warning("Error -3 while decompressing data")
+            return self.text if isinstance(self.text, str) else ""
+
+    Reader.pages = (Page("one"), Quiet(""), Quiet("three"), Page(""))
+    document = lancelot.pdf_document(b"")
+    assert [section.place for section in document.sections] == ["page 1", "page 3"]
+    assert document.missing == "is read but for a part: damage keeps from being read page 2"
     Reader.pages = (Page(LimitReachedError("x")),)
     with pytest.raises(UnreadableError, match="too much is packed into page 1"):
         lancelot.pdf_document(b"")
+
+
+@pytest.mark.parametrize(
+    "odd", ["<![ endif]>", "<![foo bar]>", "<![if !supportLists]>", "<![endif]>", "<![", "<![CDATA[x]]>"]
+)
+def test_an_odd_declaration_costs_no_text(odd: str) -> None:
+    sections = read("a.html", f"<p>first</p>\n{odd}\n<p>second" + ("</p>" if odd.endswith(">") else "")).sections
+    assert [section.text for section in sections][:1] == ["first"]
+    if odd.endswith(">"):
+        assert [(section.text, section.line) for section in sections][-1] == ("second", 3)

@@ -337,9 +337,9 @@ def test_statistics_are_those_of_the_default_table(
     assert stats_of(make_searcher(LANCEDB_PATH=folder)) == {
         "table": "documents",
         "folder": str(folder),
-        "totalFiles": 4,
+        "totalFiles": 5,
         "totalChunks": 6,
-        "fileTypes": {".py": 3, ".md": 1, "none": 1},
+        "fileTypes": {".py": 3, "none": 2, ".md": 1},
     }
 
 

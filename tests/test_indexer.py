@@ -132,6 +132,9 @@ def test_a_touched_file_is_not_a_changed_one_and_its_time_is_noted(files: Path, 
 
 
 def test_a_pattern_that_fits_no_file_changes_nothing(files: Path, index: Index, tmp_path: Path) -> None:
+    with pytest.raises(lancelot.LancelotError, match=r"No file of .* matches"):
+        index(files, include=("*.nothing",))
+    assert not (tmp_path / "db").exists()
     index(files)
     for pattern in ("[", "", "*.nothing"):
         with pytest.raises(lancelot.LancelotError, match=r"No file of .* matches"):
@@ -330,7 +333,11 @@ def test_the_table_knows_its_model_and_queries_are_embedded_with_it(
     url = embedding_server("--log", str(log))
     index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="model-of-the-table")
     field = open_table(tmp_path).schema.field("vector")
-    assert field.metadata == {b"embedding_model": b"model-of-the-table", b"embedding_length": b"384"}
+    assert field.metadata == {
+        b"embedding_model": b"model-of-the-table",
+        b"embedding_length": b"384",
+        b"embedding_complete": b"yes",
+    }
     searcher = make_searcher(LANCEDB_PATH=tmp_path / "db", OPENAI_BASE_URL=url, EMBEDDING_MODEL="another")
     assert searcher.search(lancelot.SearchRequest("tea", 3, "vector")).ran == "vector"
     sent = [json.loads(line)["body"]["model"] for line in log.read_text(encoding="utf-8").splitlines()]
@@ -393,6 +400,26 @@ def test_force_without_a_server_keeps_the_vectors_that_there_are(
     assert index(files, force=True).without_vector == 0
     assert index(files, force=True, OPENAI_BASE_URL=embedding_server("--fail-with", "401")).without_vector == 0
     assert rows(tmp_path) == before
+
+
+def test_rows_that_have_no_vector_yet_are_told_by_searches_and_the_status(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str], make_searcher: Callable[..., Any]
+) -> None:
+    url = embedding_server()
+    index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="m")
+    (files / "more.txt").write_text("More tea.", encoding="utf-8")
+    index(files)
+    searcher = make_searcher(LANCEDB_PATH=tmp_path / "db", OPENAI_BASE_URL=url)
+    for search_type in ("vector", "hybrid"):
+        (note,) = searcher.search(lancelot.SearchRequest("tea", 3, search_type)).notes
+        assert note.startswith("Some rows of documents have no vector yet")
+    told = [check.message for check in lancelot.examined_status(searcher).checks if check.status != "ok"]
+    assert "Some rows of documents have no vector yet." in told
+    index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="m")
+    assert searcher.search(lancelot.SearchRequest("tea", 3, "vector")).notes == ()
+    version = open_table(tmp_path).version
+    index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="m")
+    assert open_table(tmp_path).version == version
 
 
 def test_by_force_another_model_takes_the_place_of_the_one_before(
