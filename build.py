@@ -1,6 +1,7 @@
 """Builds `dist/lancelot.pyz`, the one file that ships, for the Python that runs this and its platform.
 
     python3 build.py          makes dist/lancelot.pyz, with SHA256SUMS, a bill of materials and the licences beside it
+    python3 build.py bundle   makes it, then an MCPB bundle of it and server.json, the MCP Registry's entry for that
     python3 build.py check    makes it, then runs every check and test of the project
     python3 build.py lock     resolves the requirements anew into both lock files
 
@@ -15,6 +16,7 @@ Sections:
     What ships      which of the installed files go into the archive
     Archive         shiv's parts, the packages and the starting code in one file
     Papers          what an archive is checked by: sums, a bill of materials, licences
+    Bundle          the archive as clients install it by a click, and the entry of a registry
     Checks          the environment for development, and the checks in it
     Command line    one function a command
 """
@@ -43,6 +45,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bootstrap
+import lancelot
 
 # ---------------------------------------------------------------------------------------------- Basics
 # Folders, the one error class, and child processes. A step is announced on stderr before it starts;
@@ -314,13 +317,16 @@ ENTRY_MODE = 0o100644
 MADE_ON_UNIX = 3
 BYTES_PER_MB = 1_000_000
 
-METADATA = """\
+SUMMARY = "A read-only MCP server that searches a LanceDB folder."
+AUTHOR = "The Lancelot developers"
+LICENCE = "Apache-2.0"
+METADATA = f"""\
 Metadata-Version: 2.4
 Name: lancelot
-Version: {version}
-Summary: A read-only MCP server that searches a LanceDB folder.
-Author: The Lancelot developers
-License-Expression: Apache-2.0
+Version: {{version}}
+Summary: {SUMMARY}
+Author: {AUTHOR}
+License-Expression: {LICENCE}
 License-File: LICENSE
 Requires-Python: >=3.10
 Description-Content-Type: text/markdown
@@ -476,7 +482,7 @@ def bill_of_materials(packages: Iterable[Package], version: str) -> str:
         for package in packages
     ]
     own: dict[str, object] = {"type": "application", "bom-ref": "lancelot", "name": "lancelot", "version": version}
-    own["licenses"] = [{"license": {"id": "Apache-2.0"}}]
+    own["licenses"] = [{"license": {"id": LICENCE}}]
     bill = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": own}}
     return json.dumps(bill | {"components": components}, indent=1) + "\n"
 
@@ -502,6 +508,166 @@ def write_papers(site: Path, version: str) -> None:
     bill.write_text(bill_of_materials(packages, version), encoding="utf-8")
     licences.write_text(licence_texts(packages), encoding="utf-8")
     ARCHIVE.with_name("SHA256SUMS").write_text(sums_of((ARCHIVE, bill, licences)), encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------- Bundle
+# What clients install by a click: an MCPB bundle, a zip of the archive with a manifest that has the form for its
+# settings (https://github.com/modelcontextprotocol/mcpb, MANIFEST.md), and the entry that the MCP Registry takes
+# (https://github.com/modelcontextprotocol/registry, docs/reference/server-json). Both are made from the module's
+# tables, which need none of its packages.
+
+# What the specification calls current. 0.4 adds a type of server that this is not, and older clients refuse it.
+MANIFEST_VERSION = "0.3"
+MANIFEST_PLATFORMS = ("darwin", "linux", "win32")
+REGISTRY_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+REGISTRY_NAME = "io.github.ayers-software-repair/lancelot"
+REPOSITORY = "https://github.com/ayers-software-repair/lancelot"
+REGISTRY_ENTRY = ARCHIVE.with_name("server.json")
+
+
+@dataclass(frozen=True)
+class FormField:
+    """A setting that a client asks for when it installs the bundle, by its field in `lancelot.Settings`."""
+
+    field: str
+    title: str
+    kind: str = "string"
+    required: bool = False
+
+
+FORM = (
+    FormField("path", "LanceDB folder", kind="directory", required=True),
+    FormField("table", "Table"),
+    FormField("api_key", "OpenAI API key"),
+    FormField("base_url", "Embedding server"),
+    FormField("embedding_model", "Embedding model"),
+    FormField("chat_model", "Chat model"),
+    FormField("chat_base_url", "Chat model's server"),
+    FormField("chat_api_key", "Chat model's API key"),
+)
+
+
+def setting_of(form_field: FormField) -> lancelot.Setting:
+    """The setting that a field of the form is for."""
+    return next(setting for setting in lancelot.SETTINGS if setting.field == form_field.field)
+
+
+def plain_help(setting: lancelot.Setting, titles: Mapping[str, str]) -> str:
+    """What a setting means, as text without marks, with the titles of variables that the reader does not see."""
+    return re.sub("`([^`]+)`", lambda found: f'"{titles.get(found[1], found[1])}"', setting.help)
+
+
+def form_entry(form_field: FormField) -> dict[str, object]:
+    """A field of the form as the manifest has it."""
+    setting = setting_of(form_field)
+    titles = {setting_of(one).name: one.title for one in FORM}
+    default = "" if setting.default is None else f" Default: {setting.default}."
+    entry: dict[str, object] = {"type": form_field.kind, "title": form_field.title}
+    entry |= {"description": plain_help(setting, titles) + default, "required": form_field.required}
+    if setting.secret:
+        entry["sensitive"] = True
+    if not form_field.required:
+        # Without one, a client hands the variable over as it is written. A blank value counts as not set; the
+        # setting's own default does not: a table that is named is not looked for.
+        entry["default"] = ""
+    return entry
+
+
+def start_entry() -> dict[str, object]:
+    """How a client starts the archive of an unpacked bundle."""
+    return {
+        "command": "python3",
+        "args": [f"${{__dirname}}/{ARCHIVE.name}"],
+        "env": {setting_of(one).name: f"${{user_config.{one.field}}}" for one in FORM},
+        "platform_overrides": {"win32": {"command": "python"}},
+    }
+
+
+def compatibility() -> dict[str, object]:
+    """The platform and the Python that the archive is for."""
+    if sys.platform not in MANIFEST_PLATFORMS:
+        message = f"Bundles are for {', '.join(MANIFEST_PLATFORMS)}, not {sys.platform}. Use {ARCHIVE.name} itself."
+        raise BuildError(message)
+    major, minor = sys.version_info[:2]
+    return {"platforms": [sys.platform], "runtimes": {"python": f">={major}.{minor},<{major}.{minor + 1}"}}
+
+
+def manifest() -> dict[str, object]:
+    """What the bundle says of itself. Listed are the tools that are always there; settings bring in the others."""
+    always = [tool for tool in lancelot.TOOLS if not tool.needs]
+    return {
+        "manifest_version": MANIFEST_VERSION,
+        "name": "lancelot",
+        "display_name": "Lancelot",
+        "version": lancelot.__version__,
+        "description": SUMMARY,
+        "author": {"name": AUTHOR},
+        "repository": {"type": "git", "url": REPOSITORY},
+        "license": LICENCE,
+        "server": {"type": "python", "entry_point": ARCHIVE.name, "mcp_config": start_entry()},
+        "tools": [{"name": tool.name, "description": tool.description} for tool in always],
+        "tools_generated": len(always) < len(lancelot.TOOLS),
+        "compatibility": compatibility(),
+        "user_config": {one.field: form_entry(one) for one in FORM},
+    }
+
+
+def bundle_name() -> str:
+    """The bundle's file name, which tells apart all that the starting code tells apart."""
+    kind = {"cpython": "cp"}.get(sys.implementation.name, sys.implementation.name)
+    threads = "t" if "free-threading" in sys.version else ""
+    system = platform.system().lower()
+    system += "-musl" if system == "linux" and not bootstrap.glibc_version() else ""
+    machine = bootstrap.machine().lower().replace(" ", "_")
+    python = "{}{}{}{}".format(kind, *sys.version_info[:2], threads)
+    return f"lancelot-{lancelot.__version__}-{python}-{system}-{machine}.mcpb"
+
+
+def json_text(value: object) -> str:
+    """JSON for a file that people read too."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_bundle(archive: Path, bundle: Path) -> None:
+    """Packs an archive and its manifest, so that the same archive always gives the same bytes."""
+    contents = {"manifest.json": json_text(manifest()).encode(), ARCHIVE.name: archive.read_bytes()}
+    contents |= {name: (ROOT / name).read_bytes() for name in ("README.md", "LICENSE")}
+    with whole(bundle) as temporary, zipfile.ZipFile(temporary, "w") as packed:
+        for name, content in contents.items():
+            add(packed, name, content)
+
+
+def registry_variable(setting: lancelot.Setting) -> dict[str, object]:
+    """A setting as the registry has it. Its default is only shown, for the reason that `form_entry` has."""
+    form_field = next((one for one in FORM if one.field == setting.field), None)
+    entry: dict[str, object] = {"name": setting.name, "description": plain_help(setting, {})}
+    if isinstance(setting.default, int | float):
+        entry["format"] = "number"
+    if setting.default is not None:
+        entry["placeholder"] = str(setting.default)
+    required = form_field is not None and form_field.required
+    return entry | {"isRequired": required, "isSecret": setting.secret}
+
+
+def registry_entry(bundle: Path) -> dict[str, object]:
+    """The server as the MCP Registry lists it, with the bundle where a release has it."""
+    package = {
+        "registryType": "mcpb",
+        "identifier": f"{REPOSITORY}/releases/download/v{lancelot.__version__}/{bundle.name}",
+        "version": lancelot.__version__,
+        "fileSha256": hashlib.sha256(bundle.read_bytes()).hexdigest(),
+        "transport": {"type": "stdio"},
+        "environmentVariables": [registry_variable(setting) for setting in lancelot.SETTINGS],
+    }
+    return {
+        "$schema": REGISTRY_SCHEMA,
+        "name": REGISTRY_NAME,
+        "title": "Lancelot",
+        "description": SUMMARY,
+        "version": lancelot.__version__,
+        "repository": {"url": REPOSITORY, "source": "github"},
+        "packages": [package],
+    }
 
 
 # ---------------------------------------------------------------------------------------------- Checks
@@ -572,6 +738,19 @@ def build_archive() -> None:
     print("{}: {:.1f} MB, unpacked {:.1f} MB".format(ARCHIVE, *sizes))
 
 
+def build_bundle() -> None:
+    """Makes the archive, then its bundle and the registry's entry, and prints the bundle's path and size."""
+    compatibility()
+    build_archive()
+    say("packing the bundle")
+    bundle = ARCHIVE.with_name(bundle_name())
+    write_bundle(ARCHIVE, bundle)
+    REGISTRY_ENTRY.write_text(json_text(registry_entry(bundle)), encoding="utf-8")
+    with ARCHIVE.with_name("SHA256SUMS").open("a", encoding="utf-8") as sums:
+        sums.write(sums_of((bundle, REGISTRY_ENTRY)))
+    print(f"{bundle}: {bundle.stat().st_size / BYTES_PER_MB:.1f} MB")
+
+
 def check_project() -> None:
     """Makes the archive, then runs every check; raises where one failed."""
     build_archive()
@@ -594,7 +773,12 @@ def make_locks() -> None:
     resolve(uv, DEV_LOCK, "--group", "dev", "--constraints", LOCK.name)
 
 
-COMMANDS: Mapping[str, Callable[[], None]] = {"archive": build_archive, "check": check_project, "lock": make_locks}
+COMMANDS: Mapping[str, Callable[[], None]] = {
+    "archive": build_archive,
+    "bundle": build_bundle,
+    "check": check_project,
+    "lock": make_locks,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

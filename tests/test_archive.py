@@ -291,7 +291,7 @@ def test_two_checkouts_give_the_same_bytes(tmp_path: Path) -> None:
     for seed, umask, zone in (("1", 0o022, "Asia/Tokyo"), ("2", 0o077, "America/New_York")):
         checkout = tmp_path / f"checkout{seed}"
         checkout.mkdir()
-        for name in ("build.py", "bootstrap.py", "lancelot.py", "LICENSE", build.LOCK.name):
+        for name in ("build.py", "bootstrap.py", "lancelot.py", "README.md", "LICENSE", build.LOCK.name):
             shutil.copyfile(build.ROOT / name, checkout / name)
         environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone}
         subprocess.run([python, "build.py"], cwd=checkout, env=environment, umask=umask, check=True, timeout=600)
@@ -306,7 +306,9 @@ def test_two_checkouts_give_the_same_bytes(tmp_path: Path) -> None:
 def test_the_sums_beside_the_archive_are_right() -> None:
     lines = (ARCHIVE.parent / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     named = {name: digest for digest, name in (line.split("  ") for line in lines)}
-    assert named.keys() == {"lancelot.pyz", "lancelot.cdx.json", "LICENSES.txt"}
+    bundled = {name for name in named if name.endswith(".mcpb")} | ({"server.json"} & named.keys())
+    assert named.keys() - bundled == {"lancelot.pyz", "lancelot.cdx.json", "LICENSES.txt"}
+    assert len(bundled) in (0, 2), "a bundle and the registry's entry for it are made together"
     for name, digest in named.items():
         assert hashlib.sha256((ARCHIVE.parent / name).read_bytes()).hexdigest() == digest
 
