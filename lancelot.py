@@ -5885,10 +5885,14 @@ class _Paragraph:
 
 
 class _WordText:
-    """Gathers the paragraphs and table rows of a Word document; text boxes stand in paragraphs, tables in cells."""
+    """Gathers the paragraphs and table rows of a Word document; text boxes stand in paragraphs, tables in cells.
 
-    def __init__(self, styles: Mapping[str, _Style]) -> None:
+    Those with text are counted in `unit`, since pages are made only when such a document is shown.
+    """
+
+    def __init__(self, styles: Mapping[str, _Style], *, unit: str) -> None:
         self.title = ""
+        self._unit = unit
         self.sections: list[Section] = []
         self._styles = styles
         self._path = HeadingPath()
@@ -5950,7 +5954,7 @@ class _WordText:
             self._cells[-1].append(text)
         elif text.strip(" |"):
             title = self._path.enter(level, text) if level else self._path.title
-            self.sections.append(Section(text, title))
+            self.sections.append(Section(text, title, place=f"{self._unit} {len(self.sections) + 1}"))
 
 
 def _property_title(content: bytes) -> str:
@@ -5972,9 +5976,9 @@ def _word_document(parts: _Parts) -> Document:
     if not main:
         raise UnreadableError("is a zip archive with no Word document in it")
     styles = _read_styles(parts.read("word/styles.xml"))
-    body = _WordText(styles)
+    body = _WordText(styles, unit="paragraph")
     _read_xml(parts.read(main), start=body.start, end=body.end, data=body.data)
-    notes = _WordText(styles)
+    notes = _WordText(styles, unit="note")
     for name in ("word/footnotes.xml", "word/endnotes.xml"):
         if content := parts.read(name):
             _read_xml(content, start=notes.start, end=notes.end, data=notes.data)

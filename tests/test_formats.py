@@ -317,6 +317,9 @@ def test_a_word_document_has_localized_headings_tables_and_notes() -> None:
         *[("Mein Bericht", "Before"), ("Eins", "Eins"), ("Eins", "words"), ("Eins > Zwei", "Zwei")],
         *[("Eins > Zwei", "a | b"), ("Drei", "Drei"), ("Drei", "circle"), ("Mein Bericht", "a note")],
     ]
+    assert [section.place for section in document.sections] == [*(f"paragraph {n}" for n in range(1, 8)), "note 1"]
+    places = [(chunk.title, chunk.place) for chunk in lancelot.cut_document(document, name="a.docx")]
+    assert places[1:3] == [("Eins", "paragraphs 2-3"), ("Eins > Zwei", "paragraphs 4-5")]
 
 
 def test_the_text_of_a_text_box_is_read_once() -> None:
