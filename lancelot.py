@@ -146,6 +146,11 @@ def compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
+def groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in their order, `size` at a time."""
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
 def file_sum(file: Any) -> str:
     """The SHA-256 of an open file in hexadecimal."""
     digest = hashlib.sha256()
@@ -3111,7 +3116,7 @@ class BulkEmbedder:
 
     def embed(self, texts: Sequence[str], *, model: str) -> list[Vector[float] | None]:
         """The vector of each text, None where there is none."""
-        batches = [list(texts[start : start + BULK_TEXTS]) for start in range(0, len(texts), BULK_TEXTS)]
+        batches = [list(batch) for batch in groups(texts, BULK_TEXTS)]
         with concurrent.futures.ThreadPoolExecutor(BULK_CALLS) as pool:
             return list(itertools.chain.from_iterable(pool.map(lambda batch: self._batch(batch, model), batches)))
 
@@ -4438,6 +4443,15 @@ def search_json(page: Page) -> str:
             return compact_json(answer)
 
 
+def cut_to_fit(make: Callable[[int], object], characters: int) -> str:
+    """What `make` gives for so many characters of text, or as many fewer as keep it below MAX_ANSWER_BYTES, as JSON."""
+    while True:
+        text = compact_json(make(characters))
+        if len(text.encode()) < MAX_ANSWER_BYTES:
+            return text
+        characters = characters * 2 // 3
+
+
 # --- one chunk, and the sources
 
 
@@ -4490,12 +4504,7 @@ def _read_object(context: ChunkInContext, characters: int) -> dict[str, Any]:
 
 def read_json(context: ChunkInContext) -> str:
     """A chunk with its neighbours as compact JSON below MAX_ANSWER_BYTES; what was cut can be read on by offset."""
-    characters = READ_CHARACTERS
-    while True:
-        answer = compact_json(_read_object(context, characters))
-        if len(answer.encode()) < MAX_ANSWER_BYTES:
-            return answer
-        characters = characters * 2 // 3
+    return cut_to_fit(lambda characters: _read_object(context, characters), READ_CHARACTERS)
 
 
 def _no_files_hint(page: FilePage) -> str:
@@ -4670,12 +4679,7 @@ def _answer_object(answer: Answer, characters: int) -> dict[str, Any]:
 
 def answer_json(answer: Answer) -> str:
     """An answer with its sources as compact JSON below MAX_ANSWER_BYTES: the texts of sources are cut to fit."""
-    characters = ANSWER_CHARACTERS
-    while True:
-        text = compact_json(_answer_object(answer, characters))
-        if len(text.encode()) < MAX_ANSWER_BYTES:
-            return text
-        characters = characters * 2 // 3
+    return cut_to_fit(lambda characters: _answer_object(answer, characters), ANSWER_CHARACTERS)
 
 
 # --- the status
@@ -6446,6 +6450,12 @@ def source_name(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def is_below(root: Path) -> Callable[[str], bool]:
+    """Tells whether a source lies below a folder, by their names."""
+    prefix = source_name(root).rstrip(os.sep) + os.sep
+    return lambda source: source.startswith(prefix)
+
+
 def read_rules(folder: str, lines: Iterable[str]) -> Rules:
     """Rules for the paths below a folder, which is relative to the one that is indexed and ends in a slash, or is "".
 
@@ -6638,10 +6648,6 @@ def _in_sources(sources: Iterable[str]) -> str:
     return f"chunkSource IN ({', '.join(map(quote_text, sources))})"
 
 
-def _groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
 def _foreign_table(name: str) -> LancelotError:
     return LancelotError(
         f"The table {one_line(name)} was not made by `{PROGRAM} index`, so it is left as it is.",
@@ -6676,11 +6682,6 @@ class ChunkTable:
         return cls(table)
 
     @property
-    def name(self) -> str:
-        """The table's name."""
-        return str(self._table.name)
-
-    @property
     def model(self) -> str | None:
         """The model of its vectors, None where it has none."""
         return embedding_model_of(self._table.schema, VECTOR_COLUMN)
@@ -6696,11 +6697,11 @@ class ChunkTable:
         with engine_errors("read the table"):
             rows = self._table.search().select(["chunkSource", "content_hash", "modified_at"]).to_arrow()
         counted = rows.group_by(["chunkSource", "content_hash", "modified_at"]).aggregate([([], "count_all")])
-        below = source_name(root).rstrip(os.sep) + os.sep
+        below = is_below(root)
         return {
             row["chunkSource"]: KnownSource(row["content_hash"], row["count_all"], row["modified_at"])
             for row in counted.to_pylist()
-            if row["chunkSource"].startswith(below)
+            if below(row["chunkSource"])
         }
 
     def replace(self, files: Sequence[IndexedFile]) -> None:
@@ -6717,7 +6718,7 @@ class ChunkTable:
 
     def remove(self, sources: Sequence[str]) -> None:
         """Takes sources out of the table."""
-        for some in _groups(sources, SOURCES_IN_A_CONDITION):
+        for some in groups(sources, SOURCES_IN_A_CONDITION):
             with engine_errors("write to the table", remedy=TRY_AGAIN):
                 self._table.delete(_in_sources(some))
 
@@ -6764,13 +6765,12 @@ class ChunkTable:
             query = self._table.search().where(f"{VECTOR_COLUMN} IS NULL").select(["id", "text"]).limit(most)
             return [(row["id"], row["text"]) for row in query.to_arrow().to_pylist()]
 
-    def count_without_vector(self, root: Path | None = None) -> int:
-        """How many chunks have no vector, those of the files below a folder where one is named."""
-        below = "" if root is None else source_name(root).rstrip(os.sep) + os.sep
+    def sources_without_vector(self) -> list[str]:
+        """The source of each chunk that has no vector."""
         with engine_errors("read the table"):
             query = self._table.search().select(["chunkSource"])
             rows = query.where(f"{VECTOR_COLUMN} IS NULL").to_arrow() if self.length else query.to_arrow()
-        return sum(source.startswith(below) for source in rows["chunkSource"].to_pylist())
+        return cast("list[str]", rows["chunkSource"].to_pylist())
 
     def set_vectors(self, vectors: Mapping[str, Vector[float]]) -> None:
         """Fills in vectors by the id of their chunk, in one commit."""
@@ -6972,7 +6972,10 @@ class IndexRun:
             self._take_all(table, listing)
             if not self._stop.is_set():
                 self._finish(table)
-            return self._summary(started, table)
+            missing = table.sources_without_vector() if table else []
+            if table and not (request.dry_run or self._stop.is_set()):
+                table.tell_complete(complete=not missing)
+            return self._summary(started, missing)
 
     def _find(self) -> Listing:
         """The files of the folder; LancelotError where a pattern leaves none, which is hardly meant."""
@@ -7057,7 +7060,6 @@ class IndexRun:
             table.set_modified(self._touched)
         if self._can_embed(table):
             self._fill_in_vectors(table)
-        table.tell_complete(complete=not table.count_without_vector())
         self._report(IndexProgress("indexes", 0, 1))
         table.make_indexes(self._request.language)
 
@@ -7108,7 +7110,7 @@ class IndexRun:
 
     def _fill_in_vectors(self, table: ChunkTable) -> None:
         """Embeds the chunks that were written without a vector: before there was a key, or while a server failed."""
-        missing, refused = table.count_without_vector(), set[str]()
+        missing, refused = len(table.sources_without_vector()), set[str]()
         filled = 0
         while self._embedder.works and not self._stop.is_set():
             rows = [row for row in table.without_vector(BATCH_CHUNKS + len(refused)) if row[0] not in refused]
@@ -7121,7 +7123,7 @@ class IndexRun:
                 table.set_vectors({row: vectors[text] for row, text in rows if text in vectors})
             filled += len(rows)
 
-    def _summary(self, started: float, table: ChunkTable | None) -> IndexSummary:
+    def _summary(self, started: float, missing: Iterable[str]) -> IndexSummary:
         return IndexSummary(
             request=self._request,
             new=self._counts["new"],
@@ -7129,7 +7131,7 @@ class IndexRun:
             unchanged=self._counts["unchanged"],
             removed=self._counts["removed"],
             chunks=sum(source.chunks for source in self._held.values()),
-            without_vector=table.count_without_vector(self._request.folder) if table else 0,
+            without_vector=sum(map(is_below(self._request.folder), missing)),
             ignored=dict(self._ignored),
             failed=dict(self._failed),
             notes=(*self._notes, *self._embedder.notes),

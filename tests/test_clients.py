@@ -25,14 +25,6 @@ OLDEST_NODE = 20
 INSTALL_SECONDS = 180
 SECONDS = 90
 NO_NETWORK = ("EAI_AGAIN", "ECONNREFUSED", "ENETUNREACH", "ENOTFOUND", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT")
-TOOLS = [
-    "lancedb_search",
-    "lancedb_query",
-    "lancedb_read",
-    "lancedb_files",
-    "lancedb_status",
-    "lancedb_version",
-]
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("lancedb_search", {"query": "beautiful ugly explicit implicit", "limit": 3, "searchType": "text"}),
     ("lancedb_query", {"question": "Is beautiful better than ugly?", "contextBudget": 2000}),
@@ -131,7 +123,7 @@ def test_the_python_client_finds_and_reads_from_another_folder(program: Program,
                 return names, texts, str(client.protocol_version)
 
     names, texts, version = anyio.run(use)
-    assert names == TOOLS
+    assert names == wire.ALWAYS_OFFERED
     assert version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
     check_answers(*texts)
     assert list(elsewhere.iterdir()) == []
@@ -142,7 +134,7 @@ def test_the_typescript_client_finds_and_reads(program: Program, node_clients: P
     calls = [{"name": name, "arguments": arguments} for name, arguments in CALLS]
     session = {"command": command[0], "args": command[1:], "env": environ, "calls": calls}
     answer = json.loads(run_node(["node", node_clients / "session.mjs", json.dumps(session)], cwd=tmp_path))
-    assert answer["tools"] == TOOLS
+    assert answer["tools"] == wire.ALWAYS_OFFERED
     assert not any(result.get("isError") for result in answer["results"])
     check_answers(*(result["content"][0]["text"] for result in answer["results"]))
 
@@ -159,7 +151,7 @@ def test_the_inspector_finds_no_fault_in_the_schemas(
     program: Program, node_clients: Path, tmp_path: Path, era: str
 ) -> None:
     listing = inspect(program, node_clients, tmp_path, "--method", "tools/list", "--strict", "--protocol-era", era)
-    assert [tool["name"] for tool in listing["tools"]] == TOOLS
+    assert [tool["name"] for tool in listing["tools"]] == wire.ALWAYS_OFFERED
 
 
 def test_the_inspector_finds_and_reads(program: Program, node_clients: Path, tmp_path: Path) -> None:

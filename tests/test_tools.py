@@ -19,19 +19,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from wire import ALWAYS_OFFERED
 
 import lancelot
 
 SNAPSHOTS = TESTS / "snapshots"
 SECONDS = 60
-NAMES = (
-    "lancedb_search",
-    "lancedb_query",
-    "lancedb_read",
-    "lancedb_files",
-    "lancedb_status",
-    "lancedb_version",
-)
+NAMES = tuple(ALWAYS_OFFERED)
 NO_VECTOR = DATABASES / "no-vector"
 PEPS = {"LANCEDB_PATH": DATABASES / "anythingllm", "LANCEDB_TABLE": "python-peps"}
 

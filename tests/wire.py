@@ -16,6 +16,14 @@ import lancelot
 MODULE = Path(lancelot.__file__)
 COMMAND = (sys.executable, str(MODULE))
 SECONDS = 30.0
+ALWAYS_OFFERED = [
+    "lancedb_search",
+    "lancedb_query",
+    "lancedb_read",
+    "lancedb_files",
+    "lancedb_status",
+    "lancedb_version",
+]
 _ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "tests", "version": "1"},
