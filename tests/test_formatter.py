@@ -180,6 +180,19 @@ def test_no_text_closes_its_fence(run: int) -> None:
     assert chunks_of(block) == [text.strip("\n"), "honest"]
 
 
+@pytest.mark.parametrize(("ran", "told"), [("text", True), ("fts", True), ("vector", False), ("hybrid", False)])
+def test_words_that_no_hit_holds_are_named(ran: str, told: bool) -> None:  # noqa: FBT001 - the expected outcome
+    page = make_page([make_hit(1, "ZEBRA in a café"), make_hit(2, "a zebra")], "zebra cafe\u0301 okapi", ran=ran)
+    note = "These words occur in none of the hits: okapi."
+    for text in (lancelot.search_json(page), lancelot.search_lines(page), context_block(page, budget=900)):
+        assert (note in text) == told
+
+
+def test_nothing_is_named_where_all_words_are_found_or_nothing_is() -> None:
+    for page in (make_page([make_hit(1, "zebra")]), make_page([])):
+        assert "occur in none" not in lancelot.search_json(page)
+
+
 def test_whole_chunks_stand_in_rank_order_and_what_does_not_fit_is_counted() -> None:
     found = [make_hit(1, "first " * 20), make_hit(2, "second " * 200), make_hit(3, "third"), make_hit(4, "x" * 5000)]
     block = context_block(make_page(found), budget=800)

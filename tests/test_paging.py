@@ -95,6 +95,34 @@ def test_pages_give_each_row_once_in_one_order(
         assert ids == [f"r{n}" for n in range(ROWS) if n % 2]
 
 
+def test_a_filter_without_a_query_gives_every_row_that_meets_it_in_pages(searcher: lancelot.Searcher) -> None:
+    ids: list[Any] = []
+    offset: int | None = 0
+    while offset is not None:
+        request = lancelot.SearchRequest(
+            " ", 200, "hybrid", offset=offset, table="indexed", conditions={"number": {"gte": 1000}}
+        )
+        page = searcher.search(request)
+        assert (page.ran, page.total) == ("filter", ROWS - 1000)
+        ids += [hit.id for hit in page.hits]
+        offset = page.next_offset
+    assert ids == [f"r{n}" for n in range(1000, ROWS)]
+
+
+def test_a_filter_alone_also_gives_rows_without_text_and_says_where_none_meets_it(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    metadata = [json.dumps({"kind": kind}) for kind in ("a", "b", "a")]
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": ["one", "two", None], "metadata": metadata}))
+
+    def answer(kind: str) -> Any:
+        request = lancelot.SearchRequest("", 5, "auto", conditions={"metadata.kind": kind})
+        return json.loads(lancelot.search_json(searcher.search(request)))
+
+    assert (answer("a")["total"], [hit["id"] for hit in answer("a")["hits"]]) == (2, ["row:0", "row:2"])
+    assert (answer("c")["total"], answer("c")["hint"]) == (0, "No row meets the filter.")
+
+
 @pytest.mark.parametrize(("search_type", "said"), [("text", "1500"), ("fts", "1500"), ("vector", "1000")])
 def test_past_the_last_page_a_sentence_names_the_total(
     searcher: lancelot.Searcher, search_type: Any, said: str

@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -228,6 +230,94 @@ def test_the_server_offers_tools_and_nothing_else(make_settings: MakeSettings) -
     offered, instructions = session(make_settings(), capabilities)
     assert set(offered) == {"tools"}
     assert all(name in instructions for name in NAMES[:5])
+
+
+def test_a_client_may_keep_what_the_server_says_of_itself_for_an_hour(make_settings: MakeSettings) -> None:
+    listed = session(make_settings(), lambda client: client.list_tools())
+    assert (listed.ttl_ms, listed.cache_scope) == (3_600_000, "private")
+
+
+# Instructions
+
+
+def instructed(settings: lancelot.Settings) -> str:
+    async def read(client: Client) -> str:
+        return client.instructions or ""
+
+    return session(settings, read)
+
+
+def make_folders(folder: Path, *names: str) -> Path:
+    """A folder that holds tables of these names, as far as its listing shows."""
+    for name in names:
+        (folder / name).mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("tables", "named", "told"),
+    [
+        ([], "", ""),
+        (["documents"], "", "Its table is documents. "),
+        (["only"], "", "Its table is only. "),
+        (["a", "documents"], "", "Its tables are a, documents. A call that names no table gets documents. "),
+        (["b", "a"], "b", "Its tables are a, b. A call that names no table gets b. "),
+        (
+            ["b", "a"],
+            "",
+            "Its tables are a, b. Name one as table in every call; where it does not hold the answer, try the others. ",
+        ),
+    ],
+)
+def test_the_instructions_name_the_tables_and_the_one_that_needs_no_name(
+    tables: list[str], named: str, told: str, tmp_path: Path, make_settings: MakeSettings
+) -> None:
+    folder = make_folders(tmp_path, *(f"{name}.lance" for name in tables), "other", "no name of a table.lance")
+    text = instructed(make_settings(LANCEDB_PATH=folder, LANCEDB_TABLE=named))
+    assert text.startswith(f"Lancelot searches the user's own documents in a LanceDB folder. {told}To answer")
+
+
+@pytest.mark.parametrize("path", [None, "missing", "s3://bucket/folder", "\0"])
+def test_the_instructions_are_there_whatever_the_folder_is(
+    path: str | None, tmp_path: Path, make_settings: MakeSettings
+) -> None:
+    named = {} if path is None else {"LANCEDB_PATH": str(tmp_path / path) if path == "missing" else path}
+    assert instructed(make_settings(**named)).startswith("Lancelot searches the user's own documents")
+
+
+def test_a_folder_that_does_not_answer_holds_nothing_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answered = threading.Event()
+
+    def wait(_folder: Path) -> list[Path]:
+        answered.wait(SECONDS)
+        return []
+
+    monkeypatch.setattr(lancelot, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(Path, "iterdir", wait)
+    assert lancelot.seen_tables(str(tmp_path)) == ()
+    assert not answered.is_set()
+    answered.set()
+
+
+def test_the_instructions_tell_what_a_query_is_compared_by(make_settings: MakeSettings) -> None:
+    words, meaning = (instructed(make_settings(**one)) for one in ({}, {"OPENAI_BASE_URL": "http://localhost:9/v1"}))
+    assert "only words are compared" in words
+    assert "Meaning is compared" in meaning
+
+
+def test_the_instructions_name_the_tools_that_are_offered_and_no_others(
+    make_settings: MakeSettings, tmp_path: Path
+) -> None:
+    plain = instructed(make_settings())
+    every = instructed(make_settings(LANCELOT_CHAT_MODEL="m", LANCELOT_INDEX_ROOTS=str(tmp_path)))
+    assert [name in plain for name in ("lancedb_ask", "lancedb_index")] == [False, False]
+    assert [name in every for name in ("lancedb_ask", "lancedb_index")] == [True, True]
+
+
+def test_the_longest_instructions_are_not_cut_by_a_client(make_settings: MakeSettings, tmp_path: Path) -> None:
+    folder = make_folders(tmp_path, *(f"{n:090}.lance" for n in range(40)))
+    environ = {"LANCEDB_TABLE": "x" * 90, "LANCELOT_CHAT_MODEL": "m", "LANCELOT_INDEX_ROOTS": str(tmp_path)}
+    assert len(instructed(make_settings(LANCEDB_PATH=folder, **environ))) <= 2_000
 
 
 # Arguments
