@@ -59,13 +59,13 @@ import weakref
 import zipfile
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, TextIO, TypeVar, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     import subprocess
@@ -910,6 +910,17 @@ def _refuse_prompts(ring: Any) -> None:
             raise LancelotError("The system keychain is still empty.", "`init` at a terminal can fill it.") from error
     if locked:
         raise LancelotError("The system keychain is locked, and the server does not unlock it.", "Unlock it first.")
+
+
+def name_session_bus(environ: MutableMapping[str, str]) -> None:
+    """Names the bus of a Secret Service at its usual place where no variable does: clients pass few variables on.
+
+    The place: https://www.freedesktop.org/software/systemd/man/latest/sd_bus_default.html
+    """
+    if sys.platform == "linux" and not environ.get("DBUS_SESSION_BUS_ADDRESS"):
+        usual = Path(environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}") / "bus"
+        if usual.is_socket():
+            environ["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={quote(str(usual))}"
 
 
 def _keychain(use: Callable[[Any], T], *, may_prompt: bool) -> T:
@@ -8588,21 +8599,24 @@ def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {UNPACK_FOLDER: environ[UNPACK_FOLDER]} if environ.get(UNPACK_FOLDER) else {}
 
 
-def client_entry(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The `mcpServers` entry that most clients take, as JSON."""
+def server_entry(command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+    """The entry that makes most clients start the server."""
     entry: dict[str, Any] = {"command": command[0], "args": list(command[1:])}
-    if start_environment(environ):
-        entry["env"] = start_environment(environ)
-    return json.dumps({"mcpServers": {PROGRAM: entry}}, indent=2, ensure_ascii=False)
+    return entry | ({"env": dict(variables)} if variables else {})
 
 
-def claude_command(command: Sequence[str], environ: Mapping[str, str]) -> str:
+def client_entry(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The `mcpServers` file that most clients take, as JSON."""
+    return json.dumps({"mcpServers": {PROGRAM: server_entry(command, variables)}}, indent=2, ensure_ascii=False)
+
+
+def claude_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
     """The line that adds the server to Claude Code; `--transport` stands between the variables and the name."""
     import shlex
     import subprocess
 
-    variables = [word for name, value in start_environment(environ).items() for word in ("--env", f"{name}={value}")]
-    words = ["claude", "mcp", "add", *variables, "--transport", "stdio", PROGRAM, "--", *command]
+    given = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+    words = ["claude", "mcp", "add", *given, "--transport", "stdio", PROGRAM, "--", *command]
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
@@ -8639,11 +8653,6 @@ def _blanked(match: re.Match[str]) -> str:
 
 def _without_comments(text: str) -> str:
     return _JSON_COMMENT.sub(_blanked, text)
-
-
-def _plain_json(text: str, *, comments: bool) -> str:
-    """The text as JSON of the same length: comments and commas after a last member are spaces, where they may be."""
-    return _JSON_LAST_COMMA.sub(_blanked, _without_comments(text)) if comments else text
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -8733,7 +8742,7 @@ def _is_inline(text: str, found: JsonObject) -> bool:
     return "\n" not in text.strip(_SPACES) and bool(text.strip(_SPACES)[1:-1].strip(_SPACES))
 
 
-def _json_inserted(text: str, found: JsonObject, key: str, value: object, *, comments: bool) -> str:
+def _json_inserted(text: str, found: JsonObject, key: str, value: object, *, last_commas: bool) -> str:
     """The text with a member after the last one of an object, and after the comments that stand there."""
     inline, newline, base = _is_inline(text, found), _newline_of(text), _indent_at(text, found.start)
     step = re.search(r'\n([ \t]+)"', text)
@@ -8747,7 +8756,7 @@ def _json_inserted(text: str, found: JsonObject, key: str, value: object, *, com
     member = f"{json.dumps(key)}: {_rendered_json(text, value, indent, inline=inline)}"
     if last is None:
         return f"{text[:tail]}{lead}{member}{end}{text[tail:]}"
-    if comments and "," in _without_comments(text)[last.end : found.close]:
+    if last_commas and "," in _without_comments(text)[last.end : found.close]:
         return f"{text[:tail]}{lead}{member},{end}{text[tail:]}"
     return f"{text[: last.end]},{text[last.end : tail]}{lead}{member}{end}{text[tail:]}"
 
@@ -8789,13 +8798,19 @@ def _json_cut(text: str, found: JsonObject, member: JsonMember) -> str:
 
 @dataclass(frozen=True)
 class JsonFormat:
-    """Entries of a JSON file; with `comments` also those of one with comments and with commas after a last member."""
+    """Entries of a JSON file, where the client takes them with comments and with commas after a last member."""
 
     comments: bool = False
+    last_commas: bool = False
+
+    def _plain(self, text: str) -> str:
+        """The text as JSON of the same length: what the client takes besides are spaces."""
+        bare = _without_comments(text) if self.comments else text
+        return _JSON_LAST_COMMA.sub(_blanked, bare) if self.last_commas else bare
 
     def data(self, text: str) -> dict[str, Any] | None:
         """What a text holds; ValueError says why it cannot be read."""
-        return _json_data(_plain_json(text, comments=self.comments))
+        return _json_data(self._plain(text))
 
     def entry(self, text: str, keys: Sequence[str]) -> Any:
         """The value at a path of keys, None where there is none."""
@@ -8806,7 +8821,7 @@ class JsonFormat:
 
     def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
         """The text, which must be one that `data` reads, with this entry at a path of keys, all else as it was."""
-        plain = _plain_json(text, comments=self.comments)
+        plain = self._plain(text)
         if not plain.strip(_SPACES):
             newline = _newline_of(text)
             joint = "" if not text.strip(_SPACES) or text.endswith("\n") else newline
@@ -8815,14 +8830,14 @@ class JsonFormat:
         member = found.member(keys[depth])
         if member is None:
             nested = _nested(keys[depth + 1 :], entry)
-            return _json_inserted(text, found, keys[depth], nested, comments=self.comments)
+            return _json_inserted(text, found, keys[depth], nested, last_commas=self.last_commas)
         inline = "\n" not in text[found.start : found.close]
         value = _rendered_json(text, entry, _indent_at(text, member.start), inline=inline)
         return text[: member.value] + value + text[member.end :]
 
     def drop(self, text: str, keys: Sequence[str]) -> str:
         """The text, which must be one that `data` reads, without the entry at a path of keys."""
-        found, depth = _json_path(_plain_json(text, comments=self.comments), keys)
+        found, depth = _json_path(self._plain(text), keys)
         member = found.member(keys[depth])
         if depth < len(keys) - 1 or member is None:
             return text
@@ -9032,16 +9047,25 @@ System = Literal["linux", "macos", "windows"]
 
 JSON = JsonFormat()
 COMMENTED_JSON = JsonFormat(comments=True)
+JSON_OF_VS_CODE = JsonFormat(comments=True, last_commas=True)
 TOML = TomlFormat()
+BRACED = r"\$\{"
+"""How a reference to a variable begins in the files of most clients that know any."""
+
+
+def _link_json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
 class Client:
     """A program that starts MCP servers, and the file that it reads them from.
 
-    Places begin with a folder of `Machine.folders` in braces. `packaged` is where a Windows package keeps its own copy,
-    below %LOCALAPPDATA%; `signs` are paths one of which is there where the client is installed, the folder of `user` where
-    none is named. `source` says where the format and the places are described.
+    Places begin with a folder of `Machine.folders` in braces. `others` are further folders, with wildcards, and the file
+    that is read in each of them that is there; `signs` are paths one of which is there where the client is installed, the
+    folder of `user` where none is named. `link` is an address that makes the client add the server once its user agrees.
+    `expands` matches what the client takes for a variable, in any word of an entry; `source` says where the format and the
+    places are described.
     """
 
     name: str
@@ -9049,8 +9073,10 @@ class Client:
     user: str
     source: str
     project: str = ""
-    packaged: str = ""
+    others: tuple[tuple[str, str], ...] = ()
     signs: tuple[str, ...] = ()
+    link: str = ""
+    expands: str = ""
     key: str = "mcpServers"
     format: JsonFormat | TomlFormat = JSON
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -9059,6 +9085,27 @@ class Client:
     def keys(self) -> tuple[str, str]:
         """The path of our entry in the file."""
         return self.key, PROGRAM
+
+    def entry(self, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+        """The entry of this client's file that makes it start the server."""
+        return {**self.extra, **server_entry(command, variables)}
+
+    def checked_entry(self, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+        """The same; LancelotError where a word in it would reach the server as another one."""
+        for word in (*command, *variables.values()):
+            if self.expands and re.search(self.expands, word):
+                reason = (
+                    f"{self.title} takes what follows the $ in {word} for a variable, so its file was left as it is."
+                )
+                raise LancelotError(reason, "Move or rename what has a $ in its name, and run `init` again.")
+        return self.entry(command, variables)
+
+    def install_link(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
+        """The link that adds the same entry; "" where the client knows none. Base64 of ASCII, as `atob` reads it."""
+        entry = self.entry(command, variables)
+        named = quote(_link_json({"name": PROGRAM, **entry}), safe="")
+        encoded = quote(base64.b64encode(_link_json(entry).encode()).decode(), safe="")
+        return self.link.format(name=PROGRAM, named=named, encoded=encoded)
 
 
 CLIENTS = (
@@ -9069,6 +9116,7 @@ CLIENTS = (
         "https://code.claude.com/docs/en/mcp",
         project=".mcp.json",
         signs=("{claude}/.claude.json", "{home}/.claude"),
+        expands=BRACED,
         extra={"type": "stdio"},
     ),
     Client(
@@ -9077,38 +9125,53 @@ CLIENTS = (
         "{apps}/Claude/claude_desktop_config.json",
         "https://modelcontextprotocol.io/docs/develop/connect-local-servers; the package's folder:"
         " https://github.com/anthropics/claude-code/issues/26073",
-        packaged="Packages/Claude_*/LocalCache/Roaming/Claude/claude_desktop_config.json",
+        others=(("{local}/Packages/Claude_*", "LocalCache/Roaming/Claude/claude_desktop_config.json"),),
     ),
     Client(
         "cursor",
         "Cursor",
         "{home}/.cursor/mcp.json",
-        "https://cursor.com/docs/mcp",
+        "https://cursor.com/docs/mcp; the link: https://cursor.com/docs/mcp/install-links",
         project=".cursor/mcp.json",
-        format=COMMENTED_JSON,
+        link="cursor://anysphere.cursor-deeplink/mcp/install?name={name}&config={encoded}",
+        expands=BRACED,
+        format=JSON_OF_VS_CODE,
         extra={"type": "stdio"},
     ),
     Client(
         "vscode",
         "VS Code",
-        "{apps}/Code/User/mcp.json",
-        "https://code.visualstudio.com/docs/copilot/reference/mcp-configuration",
+        "{code}/Code/User/mcp.json",
+        "https://code.visualstudio.com/docs/copilot/reference/mcp-configuration; the folders:"
+        " https://github.com/microsoft/vscode/blob/main/src/vs/platform/environment/node/userDataPath.ts; the link:"
+        " https://code.visualstudio.com/docs/copilot/guides/mcp-developer-guide",
         project=".vscode/mcp.json",
+        # Insiders and builds of the source, VSCodium, and the profiles, which do not see the servers of the default one.
+        others=(
+            ("{code}/Code - */User", "mcp.json"),
+            ("{code}/VSCodium/User", "mcp.json"),
+            ("{code}/Code*/User/profiles/*", "mcp.json"),
+            ("{code}/VSCodium/User/profiles/*", "mcp.json"),
+        ),
+        link="vscode:mcp/install?{named}",
+        expands=BRACED,
         key="servers",
-        format=COMMENTED_JSON,
+        format=JSON_OF_VS_CODE,
         extra={"type": "stdio"},
     ),
     Client(
         "windsurf",
         "Windsurf",
         "{home}/.codeium/windsurf/mcp_config.json",
-        "https://docs.windsurf.com/windsurf/cascade/mcp",
+        "https://docs.devin.ai/desktop/cascade/mcp",
+        expands=BRACED,
     ),
     Client(
         "codex",
         "Codex",
         "{codex}/config.toml",
-        "https://github.com/openai/codex/blob/main/docs/config.md",
+        "https://developers.openai.com/codex/mcp; the fields:"
+        " https://github.com/openai/codex/blob/main/codex-rs/core/config.schema.json",
         project=".codex/config.toml",
         key="mcp_servers",
         format=TOML,
@@ -9116,16 +9179,19 @@ CLIENTS = (
     Client(
         "gemini",
         "Gemini CLI",
-        "{home}/.gemini/settings.json",
-        "https://github.com/google-gemini/gemini-cli/blob/main/docs/tools/mcp-server.md",
+        "{gemini}/.gemini/settings.json",
+        "https://github.com/google-gemini/gemini-cli/blob/main/docs/tools/mcp-server.md; GEMINI_CLI_HOME:"
+        " https://github.com/google-gemini/gemini-cli/issues/23622",
         project=".gemini/settings.json",
+        expands=r"\$\{|\$\w",
         format=COMMENTED_JSON,
     ),
     Client(
         "anythingllm",
         "AnythingLLM",
         "{storage}/plugins/anythingllm_mcp_servers.json",
-        "https://docs.anythingllm.com/mcp-compatibility/overview",
+        "https://docs.anythingllm.com/mcp-compatibility/overview; the file:"
+        " https://github.com/Mintplex-Labs/anything-llm/blob/master/server/utils/MCP/hypervisor/index.js",
         signs=("{storage}",),
     ),
 )
@@ -9158,8 +9224,10 @@ class Machine:
             "home": home,
             "apps": apps,
             "local": environ.get("LOCALAPPDATA") or f"{home}/AppData/Local",
+            "code": environ.get("VSCODE_APPDATA") or apps,
             "claude": environ.get("CLAUDE_CONFIG_DIR") or home,
             "codex": environ.get("CODEX_HOME") or f"{home}/.codex",
+            "gemini": environ.get("GEMINI_CLI_HOME") or home,
             "storage": environ.get("STORAGE_DIR") or f"{apps}/anythingllm-desktop/storage",
         }
 
@@ -9168,25 +9236,38 @@ class Machine:
         return Path(place.format(**self.folders))
 
 
-def _packaged_paths(client: Client, machine: Machine) -> list[Path]:
-    package, _, inner = client.packaged.partition("*")
-    if machine.system != "windows" or not inner:
-        return []
-    return [folder / inner.lstrip("/") for folder in sorted(Path(machine.folders["local"]).glob(f"{package}*"))]
+def _other_paths(client: Client, machine: Machine) -> list[Path]:
+    """The files in the further folders that are there: those of packages, editions and profiles."""
+    found: list[Path] = []
+    for place, name in client.others:
+        start, _, pattern = place.partition("/")
+        if start != "{local}" or machine.system == "windows":
+            found += [folder / name for folder in sorted(machine.path(start).glob(pattern)) if folder.is_dir()]
+    return found
 
 
 def client_paths(client: Client, machine: Machine, scope: FileScope) -> list[Path]:
-    """The files that the client reads: one, or on Windows those of each way in which it is installed; [] for none."""
+    """The files that the client reads: one for each way in which it is installed, or the usual one; [] for none."""
     if scope == "project":
         return [machine.project / client.project] if client.project else []
-    usual, packaged = machine.path(client.user), _packaged_paths(client, machine)
-    return [usual, *packaged] if usual.parent.is_dir() or not packaged else packaged
+    usual, others = machine.path(client.user), _other_paths(client, machine)
+    return [usual, *others] if usual.parent.is_dir() or not others else others
 
 
 def is_installed(client: Client, machine: Machine) -> bool:
     """Whether the client has been used on this machine."""
     signs = [machine.path(sign) for sign in client.signs] or [machine.path(client.user).parent]
-    return any(sign.exists() for sign in signs) or bool(_packaged_paths(client, machine))
+    return any(sign.exists() for sign in signs) or bool(_other_paths(client, machine))
+
+
+def account_home() -> str:
+    """The home folder of this account where no variable names another one; "" where none is recorded, as on Windows."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except (ImportError, KeyError):
+        return ""
 
 
 def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
@@ -9201,17 +9282,14 @@ def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> d
         for name, value in found.items()
         if value and stored.get(name) != value and _without_password(value) == value
     }
-    # Some clients start servers with a bare environment, and the stored settings lie there.
-    config = environ.get("XDG_CONFIG_HOME", "")
-    if config and Path(config) != Path(environ.get("HOME") or Path.home()) / ".config":
+    # Some clients start servers with a bare environment: what is stored or unpacked must be found without these, too.
+    own, config = account_home(), environ.get("XDG_CONFIG_HOME")
+    home = environ.get("HOME") or own
+    if os.name != "nt" and Path(home) != Path(own):
+        variables["HOME"] = home
+    if config and Path(config) != Path(home) / ".config":
         variables["XDG_CONFIG_HOME"] = config
     return variables | start_environment(environ)
-
-
-def server_entry(client: Client, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """The entry that makes a client start the server."""
-    entry: dict[str, Any] = {**client.extra, "command": command[0], "args": list(command[1:])}
-    return entry | ({"env": dict(variables)} if variables else {})
 
 
 # --- changing a client's file
@@ -9286,12 +9364,19 @@ def _leads_to(client: Client, backup: bytes | None, current: bytes, entry: Mappi
         return False
 
 
+_HTTP_FIELDS = ("url", "serverUrl", "httpUrl", "headers", "http_headers", "env_http_headers", "tcp", "transport")
+_AUTH_FIELDS = ("bearer_token_env_var", "oauth", "oauth_resource", "scopes")
+_TRANSPORT_FIELDS = ("type", "command", "args", "env", *_HTTP_FIELDS, *_AUTH_FIELDS)
+"""What an entry says of how a server is reached. Codex refuses a file in which one is both started and has headers."""
+
+
 def _merged_entry(new: Mapping[str, Any], old: Mapping[str, Any], stored: Iterable[str]) -> dict[str, Any]:
     """The new entry with what a person added to the old one, but for variables that would hide what is stored now."""
     known = old.get("env")
-    kept = {name: value for name, value in known.items() if name not in stored} if isinstance(known, dict) else {}
+    ours = {"HOME", "XDG_CONFIG_HOME", *stored}  # where the settings were, and what they hold now
+    kept = {name: value for name, value in known.items() if name not in ours} if isinstance(known, dict) else {}
     variables = kept | new.get("env", {})
-    others = {name: value for name, value in old.items() if name not in ("type", "command", "args", "env", "url")}
+    others = {name: value for name, value in old.items() if name not in _TRANSPORT_FIELDS}
     return {**others, **new} | ({"env": variables} if variables else {})
 
 
@@ -9550,14 +9635,14 @@ def _innermost(error: BaseException) -> BaseException:
     return _innermost(within[0]) if within else error
 
 
-async def _ask_server(command: Sequence[str], environ: Mapping[str, str], log: TextIO) -> int:
+async def _ask_server(command: Sequence[str], environ: Mapping[str, str], log: TextIO, cwd: str | None) -> int:
     """Starts a server as a client does and asks it for its tools and its status; returns how many tools it has."""
     import anyio
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
     program, *arguments = command
-    server = StdioServerParameters(command=program, args=arguments, env=dict(environ))
+    server = StdioServerParameters(command=program, args=arguments, env=dict(environ), cwd=cwd)
     with anyio.fail_after(SERVER_SECONDS):
         async with Client(stdio_client(server, errlog=log)) as client:
             tools = (await client.list_tools()).tools
@@ -9574,14 +9659,14 @@ def _server_environment(session: Session) -> dict[str, str]:
     return {**session.environ, **given, "LANCELOT_LOG_LEVEL": "error"}
 
 
-def check_server(session: Session) -> list[Check]:
+def check_server(session: Session, *, cwd: str | None = None) -> list[Check]:
     """A round trip through a server: this very program, started and asked by an MCP client, and how long it took."""
     import anyio
 
     started = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
-            tools = anyio.run(_ask_server, session.command, _server_environment(session), log)
+            tools = anyio.run(_ask_server, session.command, _server_environment(session), log, cwd)
         except Exception as error:  # noqa: BLE001 - whatever keeps a server from answering is the finding
             log.seek(0)
             last = one_line((log.read().strip().splitlines() or [""])[-1])
@@ -9979,9 +10064,20 @@ def _store_answers(settings: Settings, values: Mapping[str, str], key: str, *, i
         ) from error
 
 
-def _print_client_entries(session: Session) -> None:
-    say(f"\nFor clients with an mcpServers file:\n\n{client_entry(session.command, session.environ)}")
-    say(f"\nFor Claude Code:\n\n{claude_command(session.command, session.environ)}")
+def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, str]:
+    """What a client must set for the server, once these answers are stored."""
+    known = read_stored(session.settings.config_dir)[0] | dict(values)
+    # A name that was just asked for is stored or was taken out: this environment does not come before that.
+    return client_variables({name: value for name, value in session.environ.items() if name not in values}, known)
+
+
+def _print_client_entries(command: Sequence[str], variables: Mapping[str, str]) -> None:
+    say(f"\nFor clients with an mcpServers file:\n\n{client_entry(command, variables)}")
+    say(f"\nFor Claude Code:\n\n{claude_command(command, variables)}")
+    for client in CLIENTS:
+        if client.link:
+            say(f"\nFor {client.title}, to be opened in a browser:\n\n{client.install_link(command, variables)}")
+    say("\nOr let `init --client NAME` write it into the file of your client.")
 
 
 def _this_machine(session: Session) -> Machine:
@@ -10001,7 +10097,10 @@ def _named_clients(session: Session) -> list[Client]:
         found = [client for client in CLIENTS if is_installed(client, machine) and client_paths(client, machine, scope)]
         chosen = [client for client in CLIENTS if client in chosen or client in found]
     if not chosen:
-        raise LancelotError("No client was found on this machine.", f"Name one: {listed(one.name for one in CLIENTS)}.")
+        raise LancelotError(
+            "No client was found on this machine.",
+            f"Name one: {listed(one.name for one in CLIENTS)}; or leave --client out, for lines to give to another.",
+        )
     return chosen
 
 
@@ -10026,30 +10125,52 @@ def _edit_file(session: Session, client: Client, path: Path, plan: Callable[[Cli
     return True
 
 
-def _edit_clients(session: Session, plan: Callable[[Client, Path], FileEdit]) -> int:
-    """Edits the file or files of each client named; returns 1 where one had to be left alone."""
+def _edit_clients(session: Session, plan: Callable[[Client, Path], FileEdit]) -> tuple[list[tuple[Client, Path]], int]:
+    """Edits the file or files of each client named; returns those edited, and 1 where one had to be left alone."""
     machine, scope = _this_machine(session), session.arguments.scope
     files = [(client, path) for client in _named_clients(session) for path in client_paths(client, machine, scope)]
-    done = [_edit_file(session, client, path, plan) for client, path in files]
-    return 0 if all(done) else 1
+    done = [(client, path) for client, path in files if _edit_file(session, client, path, plan)]
+    return done, int(len(done) < len(files))
+
+
+def _written_starts(files: Iterable[tuple[Client, Path]]) -> list[Session]:
+    """What the clients will start, read back from their files: each command and environment once."""
+    starts: list[Session] = []
+    for client, path in files:
+        entry = entry_in(client, path.read_bytes()) or {}
+        command = [entry["command"], *entry["args"]]
+        variables = {name: str(value) for name, value in entry.get("env", {}).items() if value is not None}
+        start = Session(argparse.Namespace(path=None, table=None), variables, command)
+        if (start.environ, start.command) not in [(other.environ, other.command) for other in starts]:
+            starts.append(start)
+    return starts
+
+
+def _try_start(start: Session) -> bool:
+    """Starts the server as a client will, from the root folder, and says how that went."""
+    check = check_server(start, cwd=Path(start.command[0]).anchor)[0]
+    if check.status != "failed":
+        say(f"ok:      {check.message}")
+        return True
+    say(f"warning: {check.message} {check.remedy}")
+    say("The files stay as they are now: mend this and run `init` again, or take the server out with --remove.")
+    return False
 
 
 def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int:
-    """Puts the server into the files of the clients named, and starts it once by the command that stands there."""
-    known = read_stored(session.settings.config_dir)[0] | dict(values)
-    # A name that was just asked for is stored or was taken out: this environment does not come before that.
-    variables = client_variables({name: value for name, value in session.environ.items() if name not in values}, known)
+    """Puts the server into the files of the clients named, and starts it once by each command that stands there."""
+    variables = _entry_variables(session, values)
     stored = {name for name in values if values[name]} | ({"OPENAI_API_KEY"} if key else set())
-    code = _edit_clients(
+    done, code = _edit_clients(
         session,
-        lambda client, path: plan_entry(client, path, server_entry(client, session.command, variables), stored=stored),
+        lambda client, path: plan_entry(client, path, client.checked_entry(session.command, variables), stored=stored),
     )
-    if not session.arguments.dry_run:
-        bare = Session(argparse.Namespace(path=None, table=None), variables, session.command)
-        for check in check_server(bare):
-            say(f"{'ok:     ' if check.status == 'ok' else 'warning:'} {check.message} {check.remedy}".rstrip())
-            code = code or int(check.status == "failed")
-    return code
+    if session.arguments.dry_run:
+        return code
+    started = [_try_start(start) for start in _written_starts(done)]
+    if "all" in session.arguments.client:
+        say(f"\nFor any other client with an mcpServers file:\n\n{client_entry(session.command, variables)}")
+    return code if all(started) else 1
 
 
 def _show_stored(session: Session) -> int:
@@ -10084,7 +10205,7 @@ def _edit_without_asking(session: Session) -> int:
     if not session.arguments.client:
         raise LancelotError("--remove and --dry-run are about the files of clients.", "Say which: --client NAME.")
     if session.arguments.remove:
-        return _edit_clients(session, plan_removal)
+        return _edit_clients(session, plan_removal)[1]
     return _write_clients(session, _ask_settings(session, interactive=False), "")
 
 
@@ -10115,7 +10236,7 @@ def command_init(session: Session) -> int:
     _store_answers(trial, values, key, interactive=interactive)
     if options.client:
         return _write_clients(session, values, key)
-    _print_client_entries(session)
+    _print_client_entries(session.command, _entry_variables(session, values))
     return 0
 
 
@@ -10268,8 +10389,10 @@ def build_parser() -> argparse.ArgumentParser:
 def _run(words: Sequence[str]) -> int:
     if list(words) == [EXTRACT_COMMAND]:
         return command_extract()
+    environ = os.environ
+    name_session_bus(environ)
     try:
-        session = Session(build_parser().parse_args(words), os.environ, own_command(sys.argv[0]))
+        session = Session(build_parser().parse_args(words), environ, own_command(sys.argv[0]))
         run = COMMANDS.get(session.arguments.command or "", command_serve)
         if run is not command_serve:
             start_logging("warn")

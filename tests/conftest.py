@@ -27,6 +27,7 @@ TESTS = Path(__file__).parent
 DATABASES = TESTS / "databases"
 PROJECT = TESTS.parent
 PROGRAM = str(PROJECT / "lancelot.py")
+ARCHIVE = PROJECT / "dist" / "lancelot.pyz"
 NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
 FOLDERS = ("anythingllm", "langchain", "langchain-json", "lancedb-0.14", "no-vector")
 FOREIGN_VARIABLES = ("STORAGE_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "SHIV_ROOT")
@@ -49,6 +50,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))
     for name in (*(setting.name for setting in lancelot.SETTINGS), *FOREIGN_VARIABLES[:1], *FOREIGN_VARIABLES[2:]):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(socket.socket, "connect", _loopback_only(socket.socket.connect))
@@ -127,6 +129,14 @@ def chat_server(tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture(scope="session")
+def archive_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the file that ships unpacks itself, removed at the end, since it is large."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
 def expected() -> dict[str, Any]:
     """What must be found in each real folder, by folder name."""
     return {name: json.loads((DATABASES / name / "expected.json").read_text(encoding="utf-8")) for name in FOLDERS}
@@ -138,9 +148,16 @@ def folder_copy(tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: Path(shutil.copytree(DATABASES / name, tmp_path / name))
 
 
+def is_subsequence(part: bytes, whole: bytes) -> bool:
+    """Whether all bytes of the first are in the second in their order: nothing was taken out or changed."""
+    rest = iter(whole)
+    return all(byte in rest for byte in part)
+
+
 def child_environment(**variables: str) -> dict[str, str]:
     """A bare environment for a child process, with the test's empty home."""
-    kept = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME", "SYSTEMROOT") if name in os.environ}
+    names = ("HOME", "PATH", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SYSTEMROOT")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     return kept | variables
 
 

@@ -67,10 +67,16 @@ def commands() -> str:
 
 
 def place(client: lancelot.Client) -> str:
-    """Where a client's file is for the user, in the words of a person."""
-    folders = {"home": "~", "claude": "~", "codex": "~/.codex", "storage": "APPS/anythingllm-desktop/storage"}
-    shown = f"`{client.user.format(apps='APPS', **folders)}`"
-    return f"{shown}, also `%LOCALAPPDATA%/{client.packaged}`" if client.packaged else shown
+    """Where a client's files are for the user, in the words of a person."""
+    folders = {"home": "~", "claude": "~", "gemini": "~", "codex": "~/.codex"}
+    folders |= {
+        "apps": "APPS",
+        "code": "APPS",
+        "storage": "APPS/anythingllm-desktop/storage",
+        "local": "%LOCALAPPDATA%",
+    }
+    usual, *others = (path.format(**folders) for path in (client.user, *map("/".join, client.others)))
+    return f"`{usual}`" + (f", also {', '.join(f'`{other}`' for other in others)}" if others else "")
 
 
 def clients() -> str:
@@ -82,7 +88,24 @@ def clients() -> str:
     return table(("client", "the user's file", "with `--scope project`"), rows)
 
 
-PARTS = {"tools": tools, "settings": settings, "commands": commands, "clients": clients}
+SAMPLE = ("/usr/bin/python3", "/home/me/lancelot.pyz")
+
+
+def snippets() -> str:
+    """What a new file of each client holds; clients with the same one share it."""
+    titles: dict[tuple[str, str], list[str]] = {}
+    for client in lancelot.CLIENTS:
+        language = "toml" if client.format == lancelot.TOML else "json"
+        text = client.format.put("", client.keys, client.entry(SAMPLE, {}))
+        text = re.sub(r'\[\s+("[^"]*")\s+\]', r"[\1]", text)  # a list of one word on one line
+        titles.setdefault((language, text), []).append(client.title)
+    parts = [f"{', '.join(names)}:\n\n```{language}\n{text}```" for (language, text), names in titles.items()]
+    return "\n\n".join(
+        [*parts, f"Claude Code by its own command:\n\n```bash\n{lancelot.claude_command(SAMPLE, {})}\n```"]
+    )
+
+
+PARTS = {"tools": tools, "settings": settings, "commands": commands, "clients": clients, "snippets": snippets}
 
 
 def rendered(text: str) -> str:

@@ -4,13 +4,15 @@ import functools
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DATABASES, PROGRAM, Ended, Run
+from conftest import DATABASES, PROGRAM, Ended, Run, is_subsequence
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +71,7 @@ COMMENTED = """// servers of mine
 }
 // after
 """
+WITHOUT_LAST_COMMAS = COMMENTED.replace("}, // the last, with a comma", "}").replace("2,], //", "2] //")
 FOREIGN_TOML = """# mine
 model = "o3"   # [mcp_servers.lancelot]
 notes = \"\"\"
@@ -103,14 +106,15 @@ def machine_of(home: Path, system: lancelot.System, **environ: str) -> lancelot.
 
 
 def entry_of(name: str, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    return lancelot.server_entry(client_of(name), COMMAND, variables or {})
+    return client_of(name).entry(COMMAND, variables or {})
 
 
 def foreign(name: str) -> str:
     client = client_of(name)
     if name == "codex":
         return FOREIGN_TOML
-    text = COMMENTED if client.format == lancelot.COMMENTED_JSON else FOREIGN_JSON
+    commented = {lancelot.JSON_OF_VS_CODE: COMMENTED, lancelot.COMMENTED_JSON: WITHOUT_LAST_COMMAS}
+    text = commented.get(client.format, FOREIGN_JSON)
     return text.replace("KEY", client.key)
 
 
@@ -144,11 +148,6 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def is_subsequence(part: bytes, whole: bytes) -> bool:
-    rest = iter(whole)
-    return all(byte in rest for byte in part)
-
-
 # --- places
 
 
@@ -175,7 +174,9 @@ def test_the_project_s_file_is_in_the_folder_where_there_is_such_a_file(
         ("vscode", "windows", "APPDATA", "Code/User/mcp.json"),
         ("claude-desktop", "windows", "APPDATA", "Claude/claude_desktop_config.json"),
         ("claude-code", "linux", "CLAUDE_CONFIG_DIR", ".claude.json"),
+        ("vscode", "macos", "VSCODE_APPDATA", "Code/User/mcp.json"),
         ("codex", "macos", "CODEX_HOME", "config.toml"),
+        ("gemini", "windows", "GEMINI_CLI_HOME", ".gemini/settings.json"),
         ("anythingllm", "linux", "STORAGE_DIR", "plugins/anythingllm_mcp_servers.json"),
     ],
 )
@@ -198,6 +199,27 @@ def test_claude_desktop_on_windows_is_written_wherever_it_is_installed(tmp_path:
     classic.parent.mkdir(parents=True)
     assert lancelot.client_paths(client, machine, "user") == [classic, packaged]
     assert lancelot.client_paths(client, machine_of(tmp_path, "linux"), "user") != [classic, packaged]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_edition_and_profile_of_vs_code_that_is_there_is_written(system: lancelot.System, tmp_path: Path) -> None:
+    client, machine, apps = client_of("vscode"), machine_of(tmp_path, system), tmp_path / APPS[system]
+    made = [
+        "Code - Insiders/User",
+        "Code - OSS/User",
+        "VSCodium/User",
+        "Code/User/profiles/-5ad2",
+        "VSCodium/User/profiles/1",
+    ]
+    for folder in (*made, "Cursor/User/profiles/2", "Code - Insiders/logs"):
+        (apps / folder).mkdir(parents=True)
+    make(apps / "Code/User/profiles/notes.txt", "")
+    expected = [apps / "Code/User/mcp.json", *(apps / folder / "mcp.json" for folder in made)]
+    assert lancelot.client_paths(client, machine, "user") == expected
+    shutil.rmtree(apps / "Code")
+    assert lancelot.client_paths(client, machine, "user") == [path for path in expected if path.parent.exists()]
+    assert lancelot.is_installed(client, machine)
+    assert lancelot.client_paths(client, machine, "project") == [tmp_path / "project/.vscode/mcp.json"]
 
 
 @EVERY
@@ -301,7 +323,7 @@ def test_an_entry_of_ours_is_replaced_where_it_stands_with_what_a_person_added(n
         "command": "/old/python",
         "args": ["/old.pyz"],
         "timeout": 9,
-        "env": {"LANCELOT_CHAT_MODEL": "m", "LANCEDB_PATH": "/old"},
+        "env": {"LANCELOT_CHAT_MODEL": "m", "LANCEDB_PATH": "/old", "HOME": "/old", "XDG_CONFIG_HOME": "/old"},
     }
     lancelot.apply_edit(lancelot.plan_entry(client, path, old))
     edit = lancelot.plan_entry(client, path, entry_of(name), stored={"LANCEDB_PATH"})
@@ -338,11 +360,13 @@ def test_a_blank_file_is_filled_and_blank_again(name: str, blank: str, tmp_path:
     assert (tmp_path / "file").read_bytes() == before
 
 
-def test_an_entry_of_another_kind_becomes_one_that_is_started(tmp_path: Path) -> None:
-    make(tmp_path / "file", '{"mcpServers": {"lancelot": {"type": "http", "url": "http://x", "disabled": true}}}')
-    add("windsurf", tmp_path / "file")
-    expected = {"mcpServers": {"lancelot": {"disabled": True, **entry_of("windsurf")}}}
-    assert data_of("windsurf", tmp_path / "file") == expected
+@EVERY
+def test_an_entry_of_another_kind_becomes_one_that_is_started(name: str, tmp_path: Path) -> None:
+    http = {"type": "http", "url": "http://x", "headers": {"a": "b"}, "bearer_token_env_var": "T", "enabled": False}
+    make(tmp_path / "file", client_of(name).format.put("", client_of(name).keys, http))
+    add(name, tmp_path / "file")
+    own = lancelot.entry_in(client_of(name), (tmp_path / "file").read_bytes())
+    assert own == {"enabled": False, **entry_of(name)}
 
 
 def test_an_entry_among_tables_of_its_own_keeps_what_a_person_added(tmp_path: Path) -> None:
@@ -355,6 +379,37 @@ def test_an_entry_among_tables_of_its_own_keeps_what_a_person_added(tmp_path: Pa
     added = {"startup_timeout_sec": 20, "tools": {"a": {"b": True}}, "env": {"LANCEDB_TABLE": "t"}}
     assert data_of("codex", tmp_path / "file") == {"mcp_servers": {"lancelot": entry_of("codex") | added}, "z": {}}
     assert "\n\n# next\n[z]\n" in (tmp_path / "file").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows gives every program these variables")
+@pytest.mark.parametrize(
+    ("home", "config", "told"),
+    [
+        ("/home/me", "", {}),
+        ("/home/me/", "/home/me/.config", {}),
+        ("", "/home/me/.config", {}),
+        ("/else", "", {"HOME": "/else"}),
+        ("/else", "/else/.config", {"HOME": "/else"}),
+        ("/else", "/home/me/.config", {"HOME": "/else", "XDG_CONFIG_HOME": "/home/me/.config"}),
+        ("/home/me", "/conf", {"XDG_CONFIG_HOME": "/conf"}),
+    ],
+)
+def test_a_folder_that_a_bare_environment_would_not_lead_to_is_part_of_the_entry(
+    home: str, config: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "account_home", lambda: "/home/me")
+    assert lancelot.client_variables({"HOME": home, "XDG_CONFIG_HOME": config}, {}) == told
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows gives every program these variables")
+def test_without_any_variable_the_settings_are_those_in_the_home_of_the_account() -> None:
+    program = "import lancelot; print(lancelot.config_folder()); print(lancelot.account_home())"
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(PROGRAM).parent, env={}, capture_output=True, text=True, check=True
+    ).stdout
+    folder, home = told.splitlines()
+    assert Path(home).is_absolute()
+    assert Path(folder).is_relative_to(home)
 
 
 def test_what_reads_like_a_secret_is_not_shown_in_a_difference(tmp_path: Path) -> None:
@@ -419,6 +474,13 @@ def test_comments_where_the_client_takes_none_are_a_broken_file(name: str, tmp_p
         add(name, tmp_path / "file")
 
 
+def test_a_last_comma_where_the_client_takes_none_is_a_broken_file(tmp_path: Path) -> None:
+    make(tmp_path / "file", '{"mcpServers": {},} // so\n')
+    with pytest.raises(lancelot.LancelotError, match="was left as it is"):
+        add("gemini", tmp_path / "file")
+    add("cursor", tmp_path / "file")
+
+
 def test_a_python_without_tomllib_reads_back_what_it_wrote_and_sees_what_is_broken() -> None:
     keys = ("mcp_servers", "lancelot")
     entry = entry_of("codex", {"SHIV_ROOT": '/a "b"\\c'})
@@ -454,6 +516,45 @@ def test_mode_and_links_are_kept(tmp_path: Path) -> None:
     assert sorted(one.name for one in real.parent.iterdir()) == ["mcp.json", "mcp.json.lancelot-backup"]
     remove("cursor", link)
     assert (link.is_symlink(), real.read_bytes(), real.stat().st_mode & 0o777) == (True, b"{}", 0o640)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give a file to another user")
+def test_a_file_stays_that_of_its_owner(tmp_path: Path) -> None:
+    make(tmp_path / "file", "{}")
+    os.chown(tmp_path / "file", 12345, 54321)
+    add("cursor", tmp_path / "file")
+    owners = [(one.stat().st_uid, one.stat().st_gid) for one in (tmp_path / "file", backup(tmp_path / "file"))]
+    assert owners == [(12345, 54321)] * 2
+
+
+KILLED = """
+import os, pathlib, signal, sys
+import lancelot
+path, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+client = next(client for client in lancelot.CLIENTS if client.name == "cursor")
+edit, replace, done = lancelot.plan_entry(client, path, client.entry(["x"], {})), os.replace, []
+def counted(*paths):
+    if len(done) == steps:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.append(replace(*paths))
+os.replace = counted
+lancelot.apply_edit(edit)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
+@pytest.mark.parametrize(("steps", "kept"), [(0, []), (1, ["{}"])])
+def test_an_init_that_is_killed_leaves_the_old_file_whole(steps: int, kept: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    make(path, "{}")
+    ended = subprocess.run([sys.executable, "-c", KILLED, path, str(steps)], cwd=Path(PROGRAM).parent, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert path.read_text(encoding="utf-8") == "{}"
+    assert [one.read_text(encoding="utf-8") for one in (backup(path),) if one.exists()] == kept
+    add("cursor", path)
+    assert lancelot.entry_in(client_of("cursor"), path.read_bytes()) == entry_of("cursor")
+    remove("cursor", path)
+    assert (path.read_text(encoding="utf-8"), backup(path).exists()) == ("{}", False)
 
 
 def test_a_write_protected_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,6 +615,9 @@ TOML_TEXTS = st.lists(
             "[[list]]\nb = '''\n[mcp_servers.lancelot]\n'''",
             '[t]\nc = """\n\\"""\n[x]"""',
             "[u]\nd = [\n  [1],\n  { e = ']' },\n]",
+            '["mcp_servers" . "other x"]\nb.c = 1 # ]',
+            '[z."]"] # [\ny = {a = [1, {b = "]"}]} # [x\nw = "\\" # [\\\\"',
+            'v = """"[mcp_servers.lancelot]"""" # \'\'\'\nx = \'\'',
         ]
     ),
     unique=True,
@@ -553,7 +657,7 @@ def test_any_toml_with_our_table_added_and_removed_is_as_before(
 
 @given(text=json_texts(comments=True, key="servers"))
 def test_taking_the_entry_out_of_any_text_leaves_the_same_values(text: str) -> None:
-    keys, form = ("servers", "lancelot"), lancelot.COMMENTED_JSON
+    keys, form = ("servers", "lancelot"), lancelot.JSON_OF_VS_CODE
     added = form.put(text, keys, {"command": "x"})
     taken = form.drop(added, keys)
     assert form.data(taken) == {**(form.data(text) or {}), "servers": (form.data(text) or {}).get("servers", {})}
@@ -563,7 +667,7 @@ def test_taking_the_entry_out_of_any_text_leaves_the_same_values(text: str) -> N
 
 @given(text=json_texts(comments=True, key="servers"), at=st.integers(0, 3))
 def test_a_member_anywhere_among_others_can_be_taken_out(text: str, at: int) -> None:
-    form, data = lancelot.COMMENTED_JSON, lancelot.COMMENTED_JSON.data(text) or {}
+    form, data = lancelot.JSON_OF_VS_CODE, lancelot.JSON_OF_VS_CODE.data(text) or {}
     names = list(data)
     if names:
         name = names[at % len(names)]
@@ -577,14 +681,17 @@ FOLDER = str(DATABASES / "no-vector")
 
 
 @pytest.fixture
-def init(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ended]:
-    """Runs `init` in an empty folder; the server that it starts at the end is made out to answer."""
+def init(run: Run, machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ended]:
+    """Runs `init` of a person at home in an empty folder; the server that it starts at the end is made out to answer."""
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
-    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "APPDATA", "LOCALAPPDATA"):
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "VSCODE_APPDATA", "APPDATA", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(lancelot, "this_system", lambda: "linux")
-    monkeypatch.setattr(lancelot, "check_server", lambda _session: [lancelot.Check("server", "ok", "It answers.")])
+    monkeypatch.setattr(
+        lancelot, "check_server", lambda _session, cwd: [lancelot.Check("server", "ok", f"It answers in {cwd}.")]
+    )
+    monkeypatch.setattr(lancelot, "account_home", lambda: str(machine))
     return functools.partial(run, "init")
 
 
@@ -600,8 +707,8 @@ def test_init_writes_the_clients_named_and_stores_the_rest(
     for path, name in written.items():
         assert f"written: {path}" in ended.out
         entry = lancelot.entry_in(client_of(name), path.read_bytes())
-        assert entry == lancelot.server_entry(client_of(name), [sys.executable, PROGRAM], {})
-    assert "ok:      It answers." in ended.out
+        assert entry == client_of(name).entry([sys.executable, PROGRAM], {})
+    assert f"ok:      It answers in {Path(sys.executable).anchor}." in ended.out
     assert "mcpServers" not in ended.out
     assert len(files_below(machine)) == len(NAMES) + 1
     again = init("--path", FOLDER, "--yes", "--client", "all")
@@ -683,6 +790,33 @@ def test_a_broken_file_does_not_keep_the_others_from_being_written(init: Callabl
     assert (machine / ".gemini" / "settings.json").exists()
 
 
+# https://code.claude.com/docs/en/mcp#environment-variable-expansion-in-mcp-json,
+# https://cursor.com/docs/mcp, https://code.visualstudio.com/docs/reference/variables-reference,
+# https://docs.devin.ai/desktop/cascade/mcp; Gemini CLI takes $NAME too:
+# https://github.com/google-gemini/gemini-cli/blob/main/docs/reference/configuration.md
+@pytest.mark.parametrize(
+    ("folder", "able"), [("a $5", ["claude-code", "cursor", "vscode", "windsurf"]), ("${HOME}", [])]
+)
+def test_a_path_that_a_client_would_change_is_named_and_not_written(
+    folder: str, able: list[str], init: Callable[..., Ended], machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "own_command", lambda _argv: ["/usr/bin/python3", f"/{folder}/lancelot.pyz"])
+    able += ["claude-desktop", "codex", "anythingllm"]
+    words = [word for name in NAMES for word in ("--client", name)]
+    ended = init("--path", FOLDER, "--yes", *words)
+    assert ended.code == 1
+    refused = f"takes what follows the $ in /{folder}/lancelot.pyz for a variable"
+    assert ended.err.count(refused) == len(NAMES) - len(able)
+    written = [name for name in NAMES if (machine / USER_FILES[name].format(apps=APPS["linux"])).exists()]
+    assert sorted(written) == sorted(able)
+
+
+def test_a_client_that_is_not_known_is_wrong_usage_and_the_known_ones_are_named(init: Callable[..., Ended]) -> None:
+    ended = init("--path", FOLDER, "--yes", "--client", "emacs")
+    assert ended.code == 2
+    assert all(name in ended.err for name in ("emacs", "all", *NAMES))
+
+
 @pytest.mark.parametrize("words", [("--remove",), ("--dry-run",)])
 def test_what_is_about_clients_wants_a_client(words: tuple[str, ...], init: Callable[..., Ended]) -> None:
     ended = init("--path", FOLDER, "--yes", *words)
@@ -692,16 +826,31 @@ def test_what_is_about_clients_wants_a_client(words: tuple[str, ...], init: Call
 
 def test_init_ends_with_a_session_by_the_command_that_it_wrote(run: Run, machine: Path, tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "db")
-    ended = run("init", "--path", str(tmp_path / "db"), "--yes", "--client", "claude-code")
+    ended = run("init", "--path", str(tmp_path / "db"), "--yes", "--client", "claude-code", "--client", "windsurf")
     assert (ended.code, ended.err) == (0, "")
-    assert "ok:      initialize, tools/list (6 tools) and lancedb_status:" in ended.out
+    assert ended.out.count("ok:      initialize, tools/list (6 tools) and lancedb_status:") == 1
     entry = json.loads((machine / ".claude.json").read_text(encoding="utf-8"))["mcpServers"]["lancelot"]
-    assert entry == {"type": "stdio", "command": sys.executable, "args": [PROGRAM]}
+    elsewhere = {} if os.name == "nt" else {"env": {"HOME": str(machine)}}
+    assert entry == {"type": "stdio", "command": sys.executable, "args": [PROGRAM]} | elsewhere
 
 
-def test_a_command_that_does_not_answer_is_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_person_added_to_an_entry_is_part_of_what_is_started(run: Run, machine: Path) -> None:
+    server = {"command": "x", "args": [], "env": {"PYTHONHOME": "/no/such/folder", "LANCELOT_LOG_LEVEL": None}}
+    make(machine / ".cursor" / "mcp.json", json.dumps({"mcpServers": {"lancelot": server}}))
+    ended = run("init", "--path", FOLDER, "--yes", "--client", "cursor", "--client", "windsurf")
+    assert ended.code == 1
+    assert ended.out.count("warning: The server did not answer") == 1
+    assert ended.out.count("ok:      initialize") == 1
+    assert "/no/such/folder" in (machine / ".cursor" / "mcp.json").read_text(encoding="utf-8")
+
+
+def test_a_command_that_does_not_answer_is_a_warning_and_the_file_stays(
+    run: Run, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lancelot, "own_command", lambda _argv: [sys.executable, "-c", "raise SystemExit('broken')"])
     ended = run("init", "--path", FOLDER, "--yes", "--client", "claude-code")
     assert ended.code == 1
     assert "warning: The server did not answer" in ended.out
     assert "broken" in ended.out
+    assert "The files stay as they are now" in ended.out
+    assert "broken" in (machine / ".claude.json").read_text(encoding="utf-8")

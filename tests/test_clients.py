@@ -6,18 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import wire
-from conftest import DATABASES, PROJECT, TESTS, child_environment
+from conftest import ARCHIVE, DATABASES, PROJECT, TESTS, child_environment
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-ARCHIVE = PROJECT / "dist" / "lancelot.pyz"
+import lancelot
+
 PACKAGES = TESTS / "clients"
 """The Node.js packages. Its `overrides` keep out a version of vite that names a package which no registry has: with that
 in its lock file `npm ci` refuses to start."""
@@ -29,14 +30,6 @@ CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("lancedb_search", {"query": "beautiful ugly explicit implicit", "limit": 3, "searchType": "text"}),
     ("lancedb_query", {"question": "Is beautiful better than ugly?", "contextBudget": 2000}),
 )
-
-
-@pytest.fixture(scope="session")
-def archive_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the file that ships unpacks itself, removed at the end, since it is large."""
-    folder = tmp_path_factory.mktemp("unpacked")
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["module", "archive"])
@@ -62,7 +55,8 @@ def node_clients() -> Path:
     folder = PROJECT / "build" / f"clients-{hashlib.sha256(lock).hexdigest()[:12]}"
     if not folder.exists():
         install_node_clients(folder)
-    shutil.copy(PACKAGES / "session.mjs", folder)
+    for script in PACKAGES.glob("*.mjs"):
+        shutil.copy(script, folder)
     return folder
 
 
@@ -163,6 +157,38 @@ def test_the_inspector_finds_and_reads(program: Program, node_clients: Path, tmp
         assert not result.get("isError")
         texts.append(result["content"][0]["text"])
     check_answers(*texts)
+
+
+COMMENTED = """// mine
+{
+  "KEY": {
+    // "lancelot": {},
+    "other": {"command": "node", "args": ["http://x//y, }"]}LAST
+  }
+} // end
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "reader", "before"),
+    [
+        ("vscode", "jsonc", COMMENTED.replace("KEY", "servers").replace("LAST", ",")),
+        ("gemini", "stripped", COMMENTED.replace("KEY", "mcpServers").replace("LAST", "")),
+        ("claude-code", "json", '{"mcpServers": {"other": {"command": "node", "args": ["http://x//y, }"]}}}'),
+    ],
+)
+def test_a_client_s_own_reader_sees_what_was_written_and_what_was_there(
+    name: str, reader: str, before: str, node_clients: Path, tmp_path: Path
+) -> None:
+    client = next(client for client in lancelot.CLIENTS if client.name == name)
+    path = tmp_path / "file"
+    path.write_text(before, encoding="utf-8")
+    entry = client.entry(["/opt/å \u2028/python3", 'C:\\"x".pyz'], {"SHIV_ROOT": "/a, }"})
+    lancelot.apply_edit(lancelot.plan_entry(client, path, entry))
+    read = json.loads(run_node(["node", node_clients / "read.mjs", reader, path], cwd=tmp_path))
+    assert read == {client.key: {"other": {"command": "node", "args": ["http://x//y, }"]}, "lancelot": entry}}
+    lancelot.apply_edit(lancelot.plan_removal(client, path))
+    assert path.read_text(encoding="utf-8") == before
 
 
 def test_the_lock_of_the_node_clients_names_no_registry() -> None:

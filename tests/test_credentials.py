@@ -654,6 +654,20 @@ def test_the_system_keychain_holds_the_key_from_init_to_forget(
 
 
 @needs_secret_service
+def test_the_system_keychain_is_found_by_a_server_that_a_client_gave_no_variables(
+    start_secret_service: Callable[..., SecretService],
+) -> None:
+    service = start_secret_service(unlocked=True)
+    words = ("init", "--path", str(DATABASES / "anythingllm"), "--base-url", "http://127.0.0.1:1", "--api-key-stdin")
+    assert "stored in the system keychain." in service.lancelot(*words, "--yes", given=f"{KEY}\n").stdout
+    address = service.environment.pop("DBUS_SESSION_BUS_ADDRESS")
+    assert "from the system keychain" not in service.lancelot("init", "--show").stdout
+    socket = address.removeprefix("unix:path=").partition(",")[0]
+    Path(service.environment["XDG_RUNTIME_DIR"], "bus").symlink_to(socket)
+    assert "Key for 127.0.0.1:1: from the system keychain" in service.lancelot("init", "--show").stdout
+
+
+@needs_secret_service
 def test_a_locked_system_keychain_is_told_in_time_and_never_prompts(
     start_secret_service: Callable[..., SecretService], config_dir: Path
 ) -> None:

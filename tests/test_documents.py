@@ -26,11 +26,18 @@ def test_every_tool_that_the_readme_names_is_there() -> None:
     assert set(re.findall(r"\blancedb_[a-z]+\b", README)) == {tool.name for tool in lancelot.TOOLS}
 
 
-def test_client_snippets_of_the_readme_are_what_init_prints() -> None:
-    command = ["/usr/bin/python3", "/home/me/lancelot.pyz"]
-    entry = json.loads(re.findall(r"```json\n(.*?)```", README, re.DOTALL)[0])
-    assert entry == json.loads(lancelot.client_entry(command, {}))
-    assert lancelot.claude_command(command, {}) in README
+def test_client_snippets_of_the_readme_are_what_init_writes_and_prints() -> None:
+    shown = dict(
+        re.findall(
+            r"^([A-Z][^\n]*):\n\n```(?:json|toml|bash)\n(.*?)```$", documents.snippets(), re.DOTALL | re.MULTILINE
+        )
+    )
+    clients = {title: text for titles, text in shown.items() for title in titles.split(", ")}
+    for client in lancelot.CLIENTS:
+        assert client.format.entry(clients[client.title], client.keys) == client.entry(documents.SAMPLE, {})
+    assert json.loads(clients["Claude Desktop"]) == json.loads(lancelot.client_entry(documents.SAMPLE, {}))
+    assert clients["Claude Code by its own command"] == lancelot.claude_command(documents.SAMPLE, {}) + "\n"
+    assert len(clients) == len(lancelot.CLIENTS) + 1
 
 
 def test_changelog_has_an_entry_for_this_version() -> None:

@@ -72,9 +72,10 @@ def entry_in(text: str) -> dict[str, Any]:
     return entry
 
 
-def talk_to(command: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a server answers to a handshake and to a search, started as clients start it."""
-    server = wire.Server(child_environment(**NO_KEYCHAIN), command=command, cwd=Path(PROJECT.anchor))
+def talk_to(command: list[str], variables: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a server answers to a handshake and to a search, started by a client that passes none of its own variables."""
+    system = {name: os.environ[name] for name in ("SYSTEMROOT", "USERPROFILE") if name in os.environ}
+    server = wire.Server(system | NO_KEYCHAIN | variables, command=command, cwd=Path(PROJECT.anchor))
     search = {"name": "lancedb_search", "arguments": {"query": "hästarna stallet smörgåsen", "table": "world-notes"}}
     try:
         greeting = server.ask(wire.handshake(1))
@@ -108,13 +109,16 @@ def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
     assert not [path for path in machine.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
     entry = entry_in(ended.stdout)
-    assert entry == {"mcpServers": {"lancelot": {"command": sys.executable, "args": [PROGRAM]}}}
+    # The account has another home than this test.
+    variables = {} if os.name == "nt" else {"HOME": str(machine)}
+    server = {"command": sys.executable, "args": [PROGRAM]} | ({"env": variables} if variables else {})
+    assert entry == {"mcpServers": {"lancelot": server}}
     if os.name != "nt":
         (line,) = (line for line in ended.stdout.splitlines() if line.startswith("claude "))
-        start = ["claude", "mcp", "add", "--transport", "stdio", "lancelot", "--", sys.executable, PROGRAM]
-        assert shlex.split(line) == start
+        named = ["--env", f"HOME={machine}", "--transport", "stdio", "lancelot", "--"]
+        assert shlex.split(line) == ["claude", "mcp", "add", *named, sys.executable, PROGRAM]
 
-    greeting, answer = talk_to([entry["mcpServers"]["lancelot"]["command"], *entry["mcpServers"]["lancelot"]["args"]])
+    greeting, answer = talk_to([sys.executable, PROGRAM], variables)
     assert greeting["result"]["serverInfo"]["name"] == "lancelot"
     found = json.loads(wire.text_of(answer))
     assert found["searchType"] == "vector"
