@@ -100,8 +100,25 @@ def unpacked_folder():
     return _bootstrap.cache_path(archive, environment.root, environment.build_id)
 
 
+def unfinished(folder):
+    """Where shiv unpacks what it then renames to `folder`: it stays behind where the process is killed meanwhile."""
+    return folder.parent / (folder.name + ".tmp")
+
+
+def check_space(archive, folder):
+    """Raises OSError where the disk cannot hold what is inside, unless that is unpacked at this moment or was just now."""
+    import shutil
+
+    needed = sum(entry.file_size for entry in archive.infolist())
+    free = shutil.disk_usage(str(folder.parent)).free
+    # In this order: the one becomes the other.
+    if free < needed and not unfinished(folder).exists() and not folder.exists():
+        raise OSError("%d MB are free and %d MB needed" % (free / 1e6, needed / 1e6))
+
+
 def unpack_to(folder):
-    """Unpacks into a folder, of which nothing is to be seen until it is whole."""
+    """Unpacks into a folder, of which nothing is to be seen until it is whole, and nothing is left where that fails."""
+    import shutil
     import tempfile
 
     import _bootstrap
@@ -110,7 +127,12 @@ def unpack_to(folder):
     # On Windows shiv waits for ever for its lock in a folder that cannot be written.
     tempfile.TemporaryFile(dir=str(folder.parent)).close()
     with _bootstrap.current_zipfile() as archive:
-        _bootstrap.extract_site_packages(archive, folder)
+        check_space(archive, folder)
+        try:
+            _bootstrap.extract_site_packages(archive, folder)
+        except BaseException:
+            shutil.rmtree(str(unfinished(folder)), ignore_errors=True)
+            raise
 
 
 def lock(folder, kind):
@@ -132,8 +154,9 @@ def lock(folder, kind):
 
 def copies(folder):
     """The other unpacked copies of Lancelot beside this one, the newest first."""
-    others = [path.parent.parent for path in folder.parent.glob("*_*/site-packages/lancelot.py")]
-    return sorted((path for path in others if path != folder), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = [path.parent.parent for path in folder.parent.glob("*_*/site-packages/lancelot.py")]
+    others = [path for path in found if path != folder and not path.name.endswith((".tmp", ".removed"))]
+    return sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def remove_copy(path):
@@ -151,24 +174,60 @@ def remove_copy(path):
     return True
 
 
-def unpack():
-    """Unpacks the packages where that was not done yet; shiv would, but with a traceback where it cannot.
+def remove_leftovers(folder):
+    """Removes what starts and removals that were killed left beside a copy; nobody unpacks for an hour."""
+    import shutil
+    import time
 
-    Half a gigabyte a version: of the copies before, only the last one is kept, and what others run from.
-    """
+    name = folder.name.rpartition("_")[0]
+    halves = [path for path in folder.parent.glob(name + "_*.tmp") if path.stat().st_mtime < time.time() - 3600]
+    for path in halves + list(folder.parent.glob(".*_*.removed")):
+        shutil.rmtree(str(path), ignore_errors=True)
+
+
+def make_room(folder):
+    """Removes what nobody needs beside a copy; of other versions, half a gigabyte each, the last one is kept."""
+    try:
+        for path in copies(folder)[1:]:
+            remove_copy(path)
+        remove_leftovers(folder)
+    except OSError:
+        pass  # another start removes the same
+
+
+def is_damaged(folder):
+    """Whether an unpacked copy is there that cannot be started; `folder` is nothing or whole where nobody removed files."""
+    return folder.exists() and not (folder / "site-packages" / "lancelot.py").exists()
+
+
+def unpack_anew(folder):
+    """Unpacks into a folder, instead of what is left there of a damaged copy."""
+    if is_damaged(folder) and not remove_copy(folder) and is_damaged(folder):
+        refuse("is damaged where it was unpacked: end what runs from %s, and remove that folder." % folder)
+    unpack_to(folder)
+    make_room(folder)
+
+
+def unpack():
+    """Unpacks the packages where that was not done yet; shiv would, but with a traceback where it cannot."""
+    import zipfile
+    import zlib
+
     root = os.environ.get("SHIV_ROOT", "~/.shiv")
     try:
         folder = unpacked_folder()
-        if not (folder / "site-packages").exists():
-            unpack_to(folder)
-            for path in copies(folder)[1:]:
-                remove_copy(path)
+        if not (folder / "site-packages" / "lancelot.py").exists():
+            unpack_anew(folder)
         lock(folder, "LOCK_SH")
+    except KeyboardInterrupt:
+        sys.exit(130)
     except (OSError, RuntimeError) as error:
         refuse(
             "cannot be unpacked into %s (%s): set SHIV_ROOT to a folder that can be written and has 500 MB free."
             % (root, error)
         )
+    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+        refuse("is damaged (%s): get it anew." % error)
 
 
 def main():

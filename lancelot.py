@@ -12,7 +12,7 @@ Embedder      text to vectors, and a chat model's replies, through OpenAI-compat
 Search        one request to one page: which search runs, fallbacks, ranking, context selection
 Formatter     pages to JSON and Markdown, snippets
 Indexer       a folder of files to a table; the only section that writes to a database
-Health        the checks behind `doctor` and the status
+Health        the checks behind `doctor`, `init` and the status
 Tools         the MCP server: schemas, calls, streams, process life
 Clients       what other programs need to start the server, their files, and where they keep their folders
 Command line  one function a command
@@ -707,11 +707,26 @@ class Settings:
         return self.chat_base_url or OLLAMA_URL
 
 
+NO_HOME = Path(os.devnull)
+"""Stands for the home folder of an account that has none: nothing is found below it, and nothing can be made there."""
+
+
+def home_folder() -> Path:
+    """The home folder of this account, or NO_HOME."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return NO_HOME
+
+
 def config_folder() -> Path:
     """The per-user folder of settings and credentials; it is not created here."""
     import platformdirs
 
-    return platformdirs.user_config_path(PROGRAM, appauthor=False)
+    try:
+        return platformdirs.user_config_path(PROGRAM, appauthor=False)
+    except RuntimeError:
+        return NO_HOME / PROGRAM
 
 
 def settings_file(config_dir: Path) -> Path:
@@ -1713,6 +1728,58 @@ def find_layout(
     )
 
 
+PROCESSOR_FILE = Path("/proc/cpuinfo")
+
+
+def processor_flags(file: Path = PROCESSOR_FILE) -> frozenset[str]:
+    """What Linux says that an x86 processor can do; empty where it does not say, as on every other system.
+
+    The format is that of proc_cpuinfo(5): a line `flags` for each processor, of which all have the same.
+    """
+    try:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            flags = next((line for line in lines if line.startswith("flags")), "")
+    except OSError:
+        return frozenset()
+    return frozenset(flags.partition(":")[2].split())
+
+
+def processor_problem(flags: frozenset[str]) -> LancelotError | None:
+    """Why LanceDB cannot run on a processor with these flags: there, importing it ends the process with SIGILL.
+
+    Its wheels for Linux are compiled for Intel's Haswell throughout (`.cargo/config.toml` of lancedb), those for Windows
+    are not. Of what came with Haswell AVX2 is what counts: the rest is hidden by some virtual machines and works in them.
+    """
+    if not flags or "avx2" in flags:
+        return None
+    return LancelotError(
+        "LanceDB cannot run on this processor, which has no AVX2 instructions.",
+        "Use a machine that has them, as most made since 2015 do; a virtual machine has to be given its host's processor.",
+    )
+
+
+def missing_part(error: ImportError) -> LancelotError:
+    """What a package that cannot be imported means to the person who runs the program."""
+    unpacked = Path(__file__).parent.parent
+    archive = zipfile.is_zipfile(sys.argv[0])
+    return LancelotError(
+        f"A part of Lancelot is missing or damaged ({one_line(str(error))}).",
+        f"Remove the folder {unpacked}: the next start unpacks it anew." if archive else "Install it again.",
+    )
+
+
+def load_lancedb() -> Any:
+    """The package lancedb; LancelotError where this processor cannot run it, or where it is damaged."""
+    problem = processor_problem(processor_flags())
+    if problem:
+        raise problem
+    try:
+        import lancedb
+    except ImportError as error:
+        raise missing_part(error) from error
+    return lancedb
+
+
 class Store:
     """A LanceDB folder, opened when it is first needed. Safe to share between threads."""
 
@@ -1725,8 +1792,7 @@ class Store:
 
     @functools.cached_property
     def _database(self) -> Any:
-        import lancedb
-
+        lancedb = load_lancedb()
         with engine_errors("open the folder"):
             return lancedb.connect(cast("str", self.path), read_consistency_interval=dt.timedelta(0))
 
@@ -6723,8 +6789,7 @@ class ChunkTable:
     @classmethod
     def open(cls, database: Path, name: str, *, create: bool) -> ChunkTable | None:
         """The table of this name, made where it is not there and `create` says so; one of another program is refused."""
-        import lancedb
-
+        lancedb = load_lancedb()
         if not create and not (database / f"{name}.lance").is_dir():
             return None
         with engine_errors(f"open the table {one_line(name)}"):
@@ -7260,8 +7325,8 @@ def index_lines(summary: IndexSummary) -> str:
 # ======================================================================================================================
 # Health
 # ======================================================================================================================
-# What stands in the way of a search, one line each: settings, folder, tables, columns, indexes, key, disk, platform and
-# what a server answers. CHECKS lists the checks once; `examine` runs them: it never raises, each check is bounded in
+# What stands in the way of a search, one line each: machine, settings, folder, tables, columns, indexes, key and what a
+# server answers. CHECKS lists the checks once; `examine` runs them: it never raises, each check is bounded in
 # time, and no password within an address leaves it. The status runs those that neither ask a server nor may wait.
 
 
@@ -7355,9 +7420,9 @@ def _tables_there(status: Status) -> Check:
 
 
 def check_tables(status: Status) -> list[Check]:
-    """How many tables can be read, and each that cannot; nothing where the folder is already at fault."""
+    """How many tables can be read, and each that cannot; nothing where folder or processor are already at fault."""
     if status.problem:
-        at_fault = _folder_error(status.settings.path) is not None
+        at_fault = _folder_error(status.settings.path) or processor_problem(processor_flags())
         return (
             []
             if at_fault
@@ -7562,13 +7627,35 @@ def _space_at(folder: Path, what: str) -> Check:
     return Check("disk space", "failed" if free < NO_SPACE else "warning", told, f"Free space at {folder}.")
 
 
+def _disk_of(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_dev
+    except OSError:
+        return None
+
+
 def check_disk(status: Status) -> list[Check]:
-    """The free space where the database is and where the program was unpacked."""
-    path = status.settings.path
-    lines = [_space_at(Path(__file__).resolve().parent, "the program")]
-    if path is None or is_address(path) or _folder_error(path):
-        return lines
-    return [_space_at(Path(path), "the database"), *lines]
+    """The free space where the database is, where the program was unpacked and where settings are kept: a line a disk."""
+    path, settings = status.settings.path, status.settings.config_dir
+    folders = {"the program": Path(__file__).resolve().parent}
+    if path is not None and not is_address(path) and not _folder_error(path):
+        folders = {"the database": Path(path), **folders}
+    if NO_HOME not in settings.parents:
+        above = (settings, *settings.parents)
+        folders["the settings"] = next((one for one in above if os.path.isdir(one)), settings)  # noqa: PTH112 - never raises
+    disks: dict[int | None, list[str]] = {}
+    for what, folder in folders.items():
+        disks.setdefault(_disk_of(folder), []).append(what)
+    return [_space_at(folders[held[0]], listed(held)) for held in disks.values()]
+
+
+def check_processor(_status: Status) -> list[Check]:
+    """Whether LanceDB runs on this processor, as far as the system tells."""
+    flags = processor_flags()
+    problem = processor_problem(flags)
+    if problem:
+        return [Check("processor", "failed", problem.cause, problem.remedy)]
+    return [Check("processor", "ok", "It has AVX2." if flags else "Nothing is known against it.")]
 
 
 def _c_library() -> str:
@@ -7586,15 +7673,21 @@ def check_platform(_status: Status) -> list[Check]:
     return [Check("platform", "ok", f"{', '.join(filter(None, parts))}.")]
 
 
-CHECKS = (
+MACHINE_CHECKS = (
     Examination("platform", check_platform),
+    Examination("processor", check_processor),
+    Examination("disk space", check_disk),
+)
+"""What `init` looks at before it asks anything."""
+
+CHECKS = (
+    *MACHINE_CHECKS,
     Examination("settings", check_settings),
     Examination("index roots", check_index_roots),
     Examination("folder", check_database_folder),
     Examination("tables", check_tables),
     Examination("columns", check_columns),
     Examination("indexes", check_indexes),
-    Examination("disk space", check_disk),
     Examination("key", check_key),
     Examination("keychain", check_keychain, live=True),
     Examination("embeddings", check_embeddings, seconds=LIVE_SECONDS, live=True),
@@ -7638,6 +7731,20 @@ def examine(status: Status, examinations: Iterable[Examination]) -> Iterator[Che
             yield replace(line, message=_cleaned(line.message), remedy=_cleaned(line.remedy))
 
 
+def unread_status(settings: Settings, *, problem: str = "") -> Status:
+    """A status before anything was looked at."""
+    return Status(
+        settings=settings,
+        key=KeyLookup(None),
+        embeddings=False,
+        why_no_embeddings="",
+        problem=problem,
+        tables=(),
+        unreadable={},
+        default_table=None,
+    )
+
+
 def read_status(searcher: Searcher) -> Status:
     """The status without statistics and checks; where reading it fails by a defect, one that says so."""
     try:
@@ -7645,16 +7752,7 @@ def read_status(searcher: Searcher) -> Status:
     except Exception:
         logger.exception("reading the folder failed: this is a defect of Lancelot")
     told = "The folder could not be read, by a defect of Lancelot. The log on standard error says more."
-    return Status(
-        settings=searcher.settings,
-        key=KeyLookup(None),
-        embeddings=False,
-        why_no_embeddings="",
-        problem=told,
-        tables=(),
-        unreadable={},
-        default_table=None,
-    )
+    return unread_status(searcher.settings, problem=told)
 
 
 def _read_stats(searcher: Searcher, status: Status) -> Stats | None:
@@ -8185,6 +8283,8 @@ def find_tool(name: str) -> Tool | None:
 
 
 def _failure_text(tool: Tool, error: Exception) -> str:
+    if isinstance(error, ImportError):
+        error = missing_part(error)
     if isinstance(error, LancelotError):
         logger.info("%s: %s", tool.name, error)
         return str(error)
@@ -8596,7 +8696,8 @@ UNPACK_FOLDER = "SHIV_ROOT"
 
 def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What a client must set for the server besides its command."""
-    return {UNPACK_FOLDER: environ[UNPACK_FOLDER]} if environ.get(UNPACK_FOLDER) else {}
+    folder = environ.get(UNPACK_FOLDER)
+    return {UNPACK_FOLDER: os.path.abspath(os.path.expanduser(folder))} if folder else {}  # noqa: PTH100, PTH111 - never raise
 
 
 def server_entry(command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
@@ -8622,7 +8723,7 @@ def claude_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
 
 def anythingllm_folder(environ: Mapping[str, str]) -> Path | None:
     """The LanceDB folder of AnythingLLM on this machine, None where there is none with tables."""
-    home = Path(environ.get("USERPROFILE" if os.name == "nt" else "HOME") or Path.home())
+    home = Path(environ.get("USERPROFILE" if os.name == "nt" else "HOME") or home_folder())
     roots = [
         Path(environ.get("XDG_CONFIG_HOME") or home / ".config"),
         home / ".config",
@@ -9214,7 +9315,7 @@ class Machine:
     def folders(self) -> dict[str, str]:
         """The folders that places of clients begin with, by the name that they have there."""
         environ = self.environ
-        home = environ.get("USERPROFILE" if self.system == "windows" else "HOME") or str(Path.home())
+        home = environ.get("USERPROFILE" if self.system == "windows" else "HOME") or str(home_folder())
         apps = {
             "linux": environ.get("XDG_CONFIG_HOME") or f"{home}/.config",
             "macos": f"{home}/Library/Application Support",
@@ -9951,10 +10052,13 @@ def command_cache(session: Session) -> int:
     say(f"{own}: {folder_size(own) / 1e6:,.0f} MB, this one")
     for copy in starting.copies(own):
         size = f"{folder_size(copy) / 1e6:,.0f} MB"
-        state = "another version" if not session.arguments.clear else "kept, since it is in use"
+        state = "another version" if not session.arguments.clear else "kept, since it is in use or may not be removed"
         if session.arguments.clear and starting.remove_copy(copy):
             state = "removed"
         say(f"{copy}: {size}, {state}")
+    if session.arguments.clear:
+        with contextlib.suppress(OSError):
+            starting.remove_leftovers(own)
     return 0
 
 
@@ -10058,8 +10162,11 @@ def _store_answers(settings: Settings, values: Mapping[str, str], key: str, *, i
         elif settings.api_key:
             say("The key in OPENAI_API_KEY was used and not stored: a client that starts the server must set it too.")
     except OSError as error:
+        where = f"in {settings.config_dir} ({reason_of(error)})"
+        if NO_HOME in settings.config_dir.parents:
+            where = "on an account without a home folder"
         raise LancelotError(
-            f"The settings cannot be stored in {settings.config_dir} ({reason_of(error)}).",
+            f"The settings cannot be stored {where}.",
             "Set LANCEDB_PATH and OPENAI_API_KEY in the client's configuration instead.",
         ) from error
 
@@ -10209,8 +10316,18 @@ def _edit_without_asking(session: Session) -> int:
     return _write_clients(session, _ask_settings(session, interactive=False), "")
 
 
+def _report_machine(session: Session) -> int:
+    """Says how this machine is; 1 where a check failed, LancelotError where nothing would work on it."""
+    checks = list(examine(unread_status(session.settings), MACHINE_CHECKS))
+    for check in checks:
+        say(check_lines(check))
+    if any(check.name == "processor" and check.status == "failed" for check in checks):
+        raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
+    return int(any(check.status == "failed" for check in checks))
+
+
 def command_init(session: Session) -> int:
-    """`init`: asks for folder and key, looks, tries, stores, and says how to name the server in a client."""
+    """`init`: looks at the machine, asks for folder and key, tries, stores, and says how to name the server in a client."""
     options = session.arguments
     if options.show:
         return _show_stored(session)
@@ -10223,6 +10340,7 @@ def command_init(session: Session) -> int:
     interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
+    failed = _report_machine(session)
     values = _ask_settings(session, interactive=interactive)
     key = _ask_key(session, interactive=interactive)
     trial = _trial_settings(session, values, key)
@@ -10235,9 +10353,9 @@ def command_init(session: Session) -> int:
         key = ""
     _store_answers(trial, values, key, interactive=interactive)
     if options.client:
-        return _write_clients(session, values, key)
+        return _write_clients(session, values, key) or failed
     _print_client_entries(session.command, _entry_variables(session, values))
-    return 0
+    return failed
 
 
 def command_extract() -> int:
@@ -10406,8 +10524,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns the exit code; with none it serves MCP and does not return."""
     try:
         return _run(sys.argv[1:] if argv is None else argv)
-    except LancelotError as error:
-        say(f"{PROGRAM}: {error}", to=sys.stderr)
+    except (LancelotError, ImportError) as error:
+        told = missing_part(error) if isinstance(error, ImportError) else error
+        say(f"{PROGRAM}: {told}", to=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -1,5 +1,6 @@
 """The file that ships, started as its users start it."""
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import wire
+from conftest import DATABASES
+from namespaces import with_mounts, without_account
 from pythons import other_pythons
 
 import build
@@ -23,6 +26,7 @@ ARCHIVE = build.ARCHIVE
 VERSION = build.read_version((build.ROOT / "lancelot.py").read_text(encoding="utf-8"))
 BARE = (sys.executable, "-I", "-S")
 LIMIT = 60
+AT_ONCE = 8
 REPRODUCIBLE = "LANCELOT_TEST_REPRODUCIBLE"
 
 pytestmark = pytest.mark.skipif(
@@ -32,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Unpacked:
-    """Where the archive was unpacked, and how the two starts went that did it at the same time."""
+    """Where the archive was unpacked, and how the starts went that did it at the same time."""
 
     root: Path
     starts: tuple[tuple[int, str, str], ...]
@@ -50,7 +54,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unpacked]:
     environment = {"SHIV_ROOT": str(root)}
     starts = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
+        for _ in range(AT_ONCE)
     ]
     ends = [(*start.communicate(timeout=LIMIT), start.returncode) for start in starts]
     yield Unpacked(root, tuple((code, out, err) for out, err, code in ends))
@@ -59,15 +63,16 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unpacked]:
 
 def start(
     *arguments: str,
-    root: Path,
+    root: Path | None,
     archive: Path = ARCHIVE,
+    before: tuple[str, ...] = (),
     python: tuple[str, ...] = BARE,
     cwd: Path | None = None,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*python, str(archive), *arguments],
-        env={"SHIV_ROOT": str(root), **environment},
+        [*before, *python, str(archive), *arguments],
+        env={**({"SHIV_ROOT": str(root)} if root else {}), **environment},
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -91,9 +96,11 @@ def listing(folder: Path) -> dict[str, int]:
 # Starting
 
 
-def test_two_first_starts_at_once_both_say_the_version_and_nothing_else(unpacked: Unpacked) -> None:
-    assert [(code, err) for code, _, err in unpacked.starts] == [(0, "")] * 2
-    assert all(VERSION in out for _, out, _ in unpacked.starts)
+def test_first_starts_at_once_all_say_the_version_and_nothing_else_and_leave_one_copy(unpacked: Unpacked) -> None:
+    assert unpacked.starts == ((0, f"lancelot {VERSION}\n", ""),) * AT_ONCE
+    assert [path.name for path in unpacked.root.iterdir() if not path.name.startswith(".")] == [
+        unpacked.site.parent.name
+    ]
 
 
 def test_a_bare_python_starts_it_from_another_folder(unpacked: Unpacked, tmp_path: Path) -> None:
@@ -261,6 +268,41 @@ def test_a_folder_that_cannot_be_written_is_a_sentence_that_names_the_remedy(tmp
     assert "set SHIV_ROOT to a folder that can be written" in said
 
 
+def test_an_account_without_a_home_or_with_one_that_it_may_not_write_is_told_to_choose_a_folder(tmp_path: Path) -> None:
+    account = without_account() or pytest.skip("this user may not make an account without a home")
+    tmp_path.chmod(0o555)
+    for environment, why in (({}, "home directory"), ({"HOME": str(tmp_path)}, "Permission denied")):
+        said = refusal(start("version", root=None, before=account, **environment))
+        assert said.startswith("lancelot.pyz cannot be unpacked into ~/.shiv (")
+        assert why in said
+    tmp_path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [("size=100m", r"1\d\d MB are free and 4\d\d MB needed"), ("size=900m,nr_inodes=300", "No space left on device")],
+    ids=["seen beforehand", "met meanwhile"],
+)
+def test_a_full_disk_is_a_sentence_and_is_not_filled(tmp_path: Path, size: str, why: str) -> None:
+    small = with_mounts('mount -t tmpfs -o "$1" none "$2"', size, str(tmp_path))
+    if not small:
+        pytest.skip("this user may not mount a small disk")
+    looked_at = ("sh", "-c", '"$@"; code=$?; find "$0" -name "*.tmp"; exit $code', str(tmp_path))
+    said = refusal(start("version", root=tmp_path / "root", before=(*small, *looked_at)))
+    assert re.search(why, said)
+    assert "has 500 MB free" in said
+
+
+def test_a_damaged_archive_is_a_sentence(tmp_path: Path) -> None:
+    archive = thin_archive(tmp_path)
+    with zipfile.ZipFile(archive, "a") as whole:
+        whole.writestr("site-packages/lancelot.py", b"the text of the module")
+    archive.write_bytes(archive.read_bytes().replace(b"the text", b"the test"))
+    said = refusal(start("version", root=tmp_path / "root", archive=archive))
+    assert said.startswith("thin.pyz is damaged (Bad CRC-32 ")
+    assert unfinished(tmp_path / "root") == []
+
+
 # Sizes and bytes
 
 
@@ -300,6 +342,103 @@ def test_two_checkouts_give_the_same_bytes(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
+# A copy that somebody else made, or damaged
+
+
+def linked_copy(unpacked: Unpacked, root: Path) -> Path:
+    """The packages of another unpacked copy, from which files may be removed."""
+    shutil.copytree(unpacked.root, root, copy_function=os.link)
+    return root / unpacked.site.relative_to(unpacked.root)
+
+
+@contextlib.contextmanager
+def holding(copy: Path) -> Iterator[None]:
+    """While somebody runs from a copy."""
+    fcntl = pytest.importorskip("fcntl", reason="this system has no locks of this kind")
+    descriptor = os.open(copy, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    yield
+    os.close(descriptor)
+
+
+def unfinished(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir() if path.name.endswith((".tmp", ".removed")))
+
+
+def test_a_copy_on_a_read_only_disk_serves_and_is_not_written_to(unpacked: Unpacked, machine: Path) -> None:
+    script = 'mount --bind "$1" "$1"; mount -o remount,ro,bind "$1"'
+    shared = with_mounts(script, str(unpacked.root)) or pytest.skip("this user may not mount a disk read-only")
+    words = ("search", "python", "--path", str(DATABASES / "no-vector"))
+    found = start(*words, root=unpacked.root, before=shared, HOME=str(machine))
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("text search of library_records: ")
+    shown = start("cache", "--clear", root=unpacked.root, before=shared)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.endswith(", this one\n")
+
+
+def test_an_account_without_a_home_and_a_network_verifies_it_indexes_and_is_served(
+    unpacked: Unpacked, tmp_path: Path
+) -> None:
+    account = without_account() or pytest.skip("this user may not make an account without a home")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "bees.md").write_text("# Bees\n\nBees make honey.\n", encoding="utf-8")
+    for words in (("verify",), ("index", "docs", "--path", "db")):
+        done = start(*words, root=unpacked.root, before=account, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    environ = {"SHIV_ROOT": str(unpacked.root), "LANCEDB_PATH": str(tmp_path / "db")}
+    server = wire.Server(environ, command=(*account, *BARE, str(ARCHIVE)), cwd=tmp_path)
+    assert "Bees make honey." in wire.text_of(server.ask(wire.call(1, "lancedb_search", query="honey")))
+    assert server.end() == []
+
+
+def test_a_start_that_was_killed_is_made_up_for_and_old_leftovers_are_removed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("lancelot.pyz_old.tmp", "lancelot.pyz_new.tmp", ".lancelot.pyz_a.removed", "other.pyz_1.tmp"):
+        (root / name / "site-packages").mkdir(parents=True)
+    for name in ("lancelot.pyz_old.tmp", "other.pyz_1.tmp"):
+        os.utime(root / name, (1_600_000_000, 1_600_000_000))
+    first = subprocess.Popen([*BARE, str(ARCHIVE), "version"], env={"SHIV_ROOT": str(root)}, stdout=subprocess.PIPE)
+    while first.poll() is None and not list(root.glob("lancelot.pyz_*.tmp/site-packages/cryptography")):
+        pass
+    first.kill()
+    assert first.communicate(timeout=LIMIT)[0] == b""
+    assert len(unfinished(root)) == 5
+    second = start("version", root=root)
+    assert (second.returncode, second.stderr) == (0, "")
+    assert unfinished(root) == ["lancelot.pyz_new.tmp", "other.pyz_1.tmp"]
+    assert ", 0 problems\n" in start("verify", root=root).stdout
+
+
+def test_a_copy_that_cannot_start_is_unpacked_anew_unless_others_run_from_it(
+    unpacked: Unpacked, tmp_path: Path
+) -> None:
+    site = linked_copy(unpacked, tmp_path / "shiv")
+    (site / "lancelot.py").unlink()
+    with holding(site.parent):
+        said = refusal(start("version", root=tmp_path / "shiv"))
+    assert said == (
+        f"lancelot.pyz is damaged where it was unpacked: end what runs from {site.parent}, and remove that folder.\n"
+    )
+    assert start("version", root=tmp_path / "shiv").stdout == f"lancelot {VERSION}\n"
+    assert (site / "lancelot.py").exists()
+    assert unfinished(tmp_path / "shiv") == []
+
+
+@pytest.mark.parametrize(
+    ("package", "words"), [("mcp", ()), ("lancedb", ("search", "python", "--path", str(DATABASES / "no-vector")))]
+)
+def test_a_package_that_is_missing_is_a_sentence_that_names_the_folder_to_remove(
+    unpacked: Unpacked, tmp_path: Path, package: str, words: tuple[str, ...]
+) -> None:
+    site = linked_copy(unpacked, tmp_path / "shiv")
+    shutil.rmtree(site / package)
+    assert refusal(start(*words, root=tmp_path / "shiv", HOME=str(tmp_path))) == (
+        f"lancelot: A part of Lancelot is missing or damaged (No module named '{package}'). "
+        f"Remove the folder {site.parent}: the next start unpacks it anew.\n"
+    )
+
+
 # Papers and verification
 
 
@@ -330,8 +469,7 @@ def test_a_copy_as_it_was_built_is_verified(unpacked: Unpacked) -> None:
 
 
 def test_what_was_changed_added_or_removed_after_unpacking_is_named(unpacked: Unpacked, tmp_path: Path) -> None:
-    site = tmp_path / "shiv" / unpacked.site.relative_to(unpacked.root)
-    shutil.copytree(unpacked.root, tmp_path / "shiv", copy_function=os.link)
+    site = linked_copy(unpacked, tmp_path / "shiv")
     for name in ("mcp/py.typed", "tqdm/std.py"):
         (site / name).unlink()
     (site / "tqdm" / "std.py").write_text("changed = True\n", encoding="utf-8")
@@ -360,38 +498,56 @@ def make_copies(root: Path, *names: str) -> list[Path]:
 def test_a_first_start_removes_all_but_the_last_version_before(tmp_path: Path) -> None:
     root = tmp_path / "root"
     oldest, older, last = make_copies(root, "lancelot.pyz_a", "lancelot.pyz_b", "renamed_c")
-    holder = subprocess.Popen(
-        [sys.executable, "-c", LOCKED, str(oldest)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "locked\n"
-    assert start("version", root=root).returncode == 0
-    assert (oldest.exists(), older.exists(), last.exists()) == (True, False, True)
-    assert (root / "other.pyz_1").exists()
-    shown = start("cache", root=root)
-    assert [line.rpartition(", ")[2] for line in shown.stdout.splitlines()] == ["this one", *["another version"] * 2]
-    assert oldest.exists()
-    assert f"{oldest}: 0 MB, kept, since it is in use" in start("cache", "--clear", root=root).stdout
-    holder.communicate(timeout=30)
+    half, removed = root / "lancelot.pyz_d.tmp", root / ".lancelot.pyz_e.removed"
+    (half / "site-packages").mkdir(parents=True)
+    (half / "site-packages" / "lancelot.py").touch()
+    with holding(oldest):
+        assert start("version", root=root).returncode == 0
+        assert (oldest.exists(), older.exists(), last.exists()) == (True, False, True)
+        assert half.exists(), "another start may be at it"
+        assert (root / "other.pyz_1").exists()
+        shown = start("cache", root=root)
+        states = [line.rpartition(", ")[2] for line in shown.stdout.splitlines()]
+        assert states == ["this one", *["another version"] * 2]
+        assert oldest.exists()
+        kept = f"{oldest}: 0 MB, kept, since it is in use or may not be removed\n"
+        assert kept in start("cache", "--clear", root=root).stdout
+    os.utime(half, (1_600_000_000, 1_600_000_000))
+    removed.mkdir()
     assert f"{oldest}: 0 MB, removed" in start("cache", "--clear", root=root).stdout
+    assert not removed.exists()
     assert sorted(path.name for path in root.iterdir() if not path.name.startswith(".")) == [
         start_folder(root).name,
         "other.pyz_1",
     ]
 
 
-LOCKED = """
-import fcntl, os, sys
-fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_SH)
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
 def start_folder(root: Path) -> Path:
     """The copy that the archive unpacked."""
     (found,) = (path.parent.parent for path in root.glob("*_*/site-packages/mcp"))
     return found
+
+
+def test_the_entry_that_init_prints_starts_the_copy_that_init_runs_from(unpacked: Unpacked, tmp_path: Path) -> None:
+    copy = linked_copy(unpacked, tmp_path / "unpacked").parent
+    words = ("init", "--path", str(DATABASES / "no-vector"), "--yes")
+    done = start(*words, root=Path("unpacked"), cwd=tmp_path, HOME=str(tmp_path / "home"))
+    assert (done.returncode, done.stderr) == (0, "")
+    printed = done.stdout.partition("mcpServers file:\n\n")[2].partition("\n\n")[0]
+    entry = json.loads(printed)["mcpServers"]["lancelot"]
+    before = listing(tmp_path / "unpacked")
+    started = subprocess.run(
+        [entry["command"], *entry["args"], "version", "--json"],
+        env=entry["env"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+    )
+    assert (started.returncode, started.stderr) == (0, "")
+    assert entry["env"] == {"SHIV_ROOT": str(copy.parent)}
+    assert listing(tmp_path / "unpacked") == before
 
 
 def test_a_running_server_keeps_its_copy(unpacked: Unpacked) -> None:

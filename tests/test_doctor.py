@@ -21,8 +21,8 @@ import lancelot
 
 FOLDER = str(DATABASES / "anythingllm")
 SMALL = str(DATABASES / "no-vector")
-NAMES = ["platform", "settings", "folder", "tables", "columns", "indexes", "disk space", "key", "embeddings"]
-NAMES += ["chat model", "server"]
+NAMES = ["platform", "processor", "disk space", "settings", "folder", "tables", "columns", "indexes", "key"]
+NAMES += ["embeddings", "chat model", "server"]
 
 
 def said(out: str) -> dict[str, list[str]]:
@@ -163,6 +163,7 @@ def test_on_a_machine_where_everything_is_wrong_each_check_says_so(
     }
     assert worst == {
         "platform": "ok",
+        "processor": "ok",
         "settings": "failed",
         "folder": "ok",
         "tables": "failed",

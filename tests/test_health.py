@@ -44,12 +44,13 @@ def test_a_folder_that_is_well_has_a_line_for_everything_and_all_are_ok(make_sea
     checks = lancelot.examined_status(make_searcher(LANCEDB_PATH=FOLDER)).checks
     assert list(dict.fromkeys(line.name for line in checks)) == [
         "platform",
+        "processor",
+        "disk space",
         "settings",
         "folder",
         "tables",
         "columns",
         "indexes",
-        "disk space",
         "key",
     ]
     assert {line.status for line in checks} == {"ok"}
@@ -238,8 +239,20 @@ def test_little_free_space_is_a_warning_and_almost_none_is_failed(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free))
     found = lines_of(make_searcher(LANCEDB_PATH=FOLDER), "disk space")
-    told = f"{free / 10**9:.1f} GB free on the disk of the"
-    assert found == [(status, f"{told} database."), (status, f"{told} program.")]
+    assert {line for line, _ in found} == {status}
+    assert {told.partition(" on the disk of ")[0] for _, told in found} == {f"{free / 10**9:.1f} GB free"}
+
+
+def test_each_disk_is_told_once_with_what_is_kept_there(
+    make_searcher: MakeSearcher, config_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=FOLDER)
+    disks = {Path(FOLDER): 1, Path(lancelot.__file__).parent: 1, config_dir.parent.parent: 2}
+    monkeypatch.setattr(lancelot, "_disk_of", disks.__getitem__)
+    assert [told.partition(" on the disk of ")[2] for _, told in lines_of(searcher, "disk space")] == [
+        "the database, the program.",
+        "the settings.",
+    ]
 
 
 @posix

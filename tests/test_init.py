@@ -129,7 +129,7 @@ def test_a_wrong_folder_is_a_sentence_and_nothing_is_stored(machine: Path, tmp_p
     missing = tmp_path / "missing"
     ended = run_program("init", "--path", str(missing), "--api-key-stdin", "--yes", given=f"{KEY}\n")
     assert ended.returncode == 1
-    assert ended.stdout == ""
+    assert [line.split()[1] for line in ended.stdout.splitlines()] == ["platform", "processor", "disk"]
     assert ended.stderr.startswith("lancelot: ")
     assert str(missing) in ended.stderr
     assert ended.stderr.endswith("Nothing was stored.\n")
@@ -239,6 +239,25 @@ def test_a_chosen_folder_for_unpacking_is_part_of_what_the_client_is_told() -> N
     assert lancelot.claude_command(command, environ).startswith(
         "claude mcp add --env SHIV_ROOT=/big/disk --transport stdio lancelot -- /usr/bin/python3"
     )
+
+
+def test_a_folder_for_unpacking_is_told_so_that_it_is_the_same_from_everywhere() -> None:
+    told = lancelot.start_environment({"SHIV_ROOT": "unpacked"})
+    assert told == {"SHIV_ROOT": str(Path("unpacked").absolute())}
+    assert lancelot.start_environment({"SHIV_ROOT": "~/unpacked"}) == {
+        "SHIV_ROOT": str(Path("~/unpacked").expanduser())
+    }
+
+
+def test_the_machine_is_told_first_and_a_full_disk_ends_with_1_after_all_was_said(
+    init: Init, config_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=10))
+    ended = init("--path", FOLDER, "--yes")
+    assert (ended.code, ended.err) == (1, "")
+    assert re.match(r"ok +platform +Lancelot .*\nok +processor .*\nfailed +disk space +0.0 GB free ", ended.out)
+    assert stored(config_dir) == {"LANCEDB_PATH": FOLDER}
+    assert "For Claude Code:" in ended.out
 
 
 def test_a_server_that_is_not_there_is_a_warning(init: Init, config_dir: Path) -> None:

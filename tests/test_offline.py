@@ -1,7 +1,7 @@
 """A machine without any network: everything but embeddings works, and nothing tries to leave."""
 
-import functools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import wire
 from conftest import DATABASES, child_environment
+from namespaces import run_there, without_account, without_network
 
 Start = Callable[..., wire.Server]
 
@@ -32,19 +33,6 @@ def lookup(host, *rest, **more):
     return real_lookup(host, *rest, **more)
 socket.getaddrinfo = lookup
 """
-
-
-@functools.cache
-def without_network() -> tuple[str, ...] | None:
-    """The command before a command that then has no network; None where that is not permitted."""
-    for options in (("--net",), ("--map-root-user", "--net")):
-        command = ("unshare", *options)
-        if (
-            shutil.which("unshare")
-            and not subprocess.run([*command, "true"], capture_output=True, check=False, timeout=30).returncode
-        ):
-            return command
-    return None
 
 
 @pytest.fixture
@@ -122,3 +110,55 @@ def test_there_is_no_network_where_there_should_be_none(start: Start) -> None:
     server.ask(wire.request(1, "tools/list"))
     mine, others = (Path(f"/proc/{process}/ns/net").readlink() for process in ("self", server.process.pid))
     assert mine != others
+
+
+# An account that the machine does not know: no home, no right to write anywhere but where it is told
+
+
+@pytest.fixture
+def homeless() -> tuple[str, ...]:
+    """What stands before a command that this account runs."""
+    return without_account() or pytest.skip("this user may not make an account without a home")
+
+
+BARE = {"PATH": os.environ["PATH"]}
+
+
+def test_an_account_without_a_home_is_served(homeless: tuple[str, ...], tmp_path: Path) -> None:
+    server = wire.Server(
+        {**BARE, "LANCEDB_PATH": str(DATABASES / "no-vector")}, command=(*homeless, *wire.COMMAND), cwd=tmp_path
+    )
+    assert use_every_tool(server)["searchType"] == "text"
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+
+
+def test_an_account_without_a_home_indexes_a_folder_and_searches_it(homeless: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "bees.md").write_text("# Bees\n\nBees make honey.\n", encoding="utf-8")
+    done = run_there(homeless, "index", "docs", "--path", "db", environ=BARE, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 file (1 new" in done.stdout
+    found = run_there(homeless, "search", "honey", "--path", "db", environ=BARE, cwd=tmp_path)
+    assert "Bees make honey." in found.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["db", "docs", "home"]
+
+
+def test_init_says_that_an_account_without_a_home_cannot_keep_settings(
+    homeless: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run_there(homeless, "init", "--path", str(DATABASES / "no-vector"), "--yes", environ=BARE, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "lancelot: The settings cannot be stored on an account without a home folder. "
+        "Set LANCEDB_PATH and OPENAI_API_KEY in the client's configuration instead.\n"
+    )
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("status",), 1), (("init", "--show"), 0), (("init", "--forget"), 0), (("init", "--yes", "--client", "all"), 1)],
+)
+def test_no_command_needs_a_home(homeless: tuple[str, ...], tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+    assert run_there(homeless, *words, environ=BARE, cwd=tmp_path).returncode == code
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
