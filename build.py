@@ -2,8 +2,14 @@
 
     python3 build.py          makes dist/lancelot.pyz, with SHA256SUMS, a bill of materials and the licences beside it
     python3 build.py bundle   makes it, then an MCPB bundle of it and server.json, the MCP Registry's entry for that
+    python3 build.py papers   makes SHA256SUMS and server.json anew for all that lies in dist/
     python3 build.py check    makes it, then runs every check and test of the project
+    python3 build.py test     makes an archive for each Python of this machine, and runs the tests of the built file
     python3 build.py lock     resolves the requirements anew into both lock files
+
+With `--python` and `--platform`, the archive and the bundle are made for others than the Python that runs this:
+each combination of the two is one file, such as dist/lancelot-1.0.0-cp312-macos_arm64.pyz. Both can be given
+several times, or `all`; the one that is left out stands for what runs this.
 
 Needs Python 3.10 or newer with pip, and the package index that pip is set up for. Everything it makes lies
 in `build/` and `dist/`; what did not change since the last time is reused. The same commit built by the same
@@ -11,9 +17,10 @@ Python and zlib gives the same bytes.
 
 Sections:
     Basics          folders, the one error class, announced steps, child processes
-    Lock files      what they pin, and how they are made
+    Targets         the Pythons and platforms that archives are made for
+    Lock files      what they pin, for which target, and how they are made
     Packages        the folder of installed packages, with their bytecode
-    What ships      which of the installed files go into the archive
+    What ships      which of the installed files go into the archive, and that they are for its target
     Archive         shiv's parts, the packages and the starting code in one file
     Papers          what an archive is checked by: sums, a bill of materials, licences
     Bundle          the archive as clients install it by a click, and the entry of a registry
@@ -41,7 +48,7 @@ import subprocess
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import bootstrap
@@ -58,6 +65,10 @@ ARCHIVE = ROOT / "dist" / "lancelot.pyz"
 
 class BuildError(Exception):
     """The build cannot go on. The message says what happened and what to do about it."""
+
+
+class NotServedError(BuildError):
+    """The dependencies have no wheel for a target."""
 
 
 def say(step: str) -> None:
@@ -80,14 +91,24 @@ def clean_environment(environment: Mapping[str, str], **changes: str) -> dict[st
     return kept | {"PYTHONHASHSEED": "0"} | changes
 
 
-def run(command: Sequence[str], *, environment: Mapping[str, str], failure: str) -> None:
-    """Runs a child in silence; where it fails, its output is shown and `failure` raised as a BuildError."""
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+def ended(
+    command: Sequence[str], environment: Mapping[str, str], *, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Runs a child in silence, with what it is given to read."""
+    return subprocess.run(command, cwd=ROOT, env=environment, input=given, capture_output=True, text=True, check=False)
+
+
+def printed(done: subprocess.CompletedProcess[str], failure: str) -> str:
+    """What a child printed; where it failed, that is shown and `failure` raised as a BuildError."""
     if done.returncode:
         print(done.stdout, done.stderr, sep="", file=sys.stderr, flush=True)
         raise BuildError(failure)
+    return done.stdout
+
+
+def run(command: Sequence[str], *, environment: Mapping[str, str], failure: str) -> None:
+    """Runs a child in silence; where it fails, its output is shown and `failure` raised as a BuildError."""
+    printed(ended(command, environment), failure)
 
 
 def remove(path: Path) -> None:
@@ -96,6 +117,11 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a text, which is the same on every system."""
+    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextlib.contextmanager
@@ -116,6 +142,134 @@ def remove_older(path: Path, pattern: str) -> None:
             remove(old)
 
 
+# --------------------------------------------------------------------------------------------- Targets
+# An archive holds compiled modules, so it is for one minor version of Python on one platform. What the program that
+# starts it sees there, and what pip calls it, is in the table below. This machine need not be in it.
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+
+# The oldest systems that the dependencies have wheels for, pyarrow being the one that asks for the most.
+# Wheels for newer systems than this are passed over; where they run, these run too.
+GLIBC = (2, 28)
+MACOS = 12
+
+# What the head of a native file says of its processor: `e_machine` of ELF, `Machine` of PE, `cputype` of Mach-O.
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+PE_AMD64 = 0x8664
+MACH_ARM64 = 0x0100000C
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A system and a processor: their names, the wheels that run there, the format of native files, the glibc needed.
+
+    `name` is the one on the command line, `system` and `machine` are those that `bootstrap.interpreter` sees there, and
+    `sys_platform` is what Python calls the system. Where `wheels` is empty, pip chooses them by the running Python.
+    """
+
+    name: str
+    system: str
+    machine: str
+    sys_platform: str
+    wheels: tuple[str, ...] = ()
+    native: tuple[str, int] | None = None
+    glibc: tuple[int, int] | None = None
+
+
+def linux(machine: str) -> Platform:
+    """Every Linux of a processor from `GLIBC` on."""
+    major, newest = GLIBC
+    tags = [f"manylinux_{major}_{minor}" for minor in range(newest, 4, -1)]
+    tags += ["manylinux2014", "manylinux2010", "manylinux1"]
+    native = ("ELF", ELF_MACHINES[machine]) if machine in ELF_MACHINES else None
+    wheels = tuple(f"{tag}_{machine}" for tag in tags)
+    return Platform(f"linux-{machine}", "Linux", machine, "linux", wheels, native, GLIBC)
+
+
+def macos() -> Platform:
+    """Every macOS on Apple's own processors from `MACOS` on."""
+    recent = [f"macosx_{major}_0_{kind}" for major in range(MACOS, 10, -1) for kind in ("arm64", "universal2")]
+    older = [f"macosx_10_{minor}_universal2" for minor in range(16, 3, -1)]
+    return Platform("macos-arm64", "Darwin", "arm64", "darwin", (*recent, *older), ("Mach-O", MACH_ARM64))
+
+
+PLATFORMS = (
+    linux("x86_64"),
+    linux("aarch64"),
+    macos(),
+    Platform("windows-x86_64", "Windows", "AMD64", "win32", ("win_amd64",), ("PE", PE_AMD64)),
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an archive is made for: a Python by its minor version and tag, as `bootstrap` calls it, and a platform."""
+
+    platform: Platform
+    python: str
+    tag: str
+    interpreter: str
+
+    @property
+    def minor(self) -> int:
+        """The second number of the version."""
+        return int(self.python.partition(".")[2])
+
+    @property
+    def stem(self) -> str:
+        """The name of its files without their ending."""
+        return f"lancelot-{lancelot.__version__}-{self.tag}-{self.platform.name.replace('-', '_')}"
+
+    def __str__(self) -> str:
+        """The target in a sentence."""
+        return f"Python {self.python} on {self.platform.name}"
+
+
+def target_of(python: str, platform: Platform) -> Target:
+    """CPython of a minor version on a platform."""
+    interpreter = f"CPython {python} on {platform.system} {platform.machine}"
+    return Target(platform, python, f"cp{python.replace('.', '')}", interpreter)
+
+
+def own_platform() -> Platform:
+    """The platform of this machine: one of the table, or one that archives can be made for only here."""
+    system, machine = platform.system(), bootstrap.machine()
+    if bootstrap.glibc_version() and " " not in machine:
+        return linux(machine)
+    name = f"{system}-{machine}".lower().replace(" ", "_").replace("linux-", "linux-musl-")
+    others = (one for one in PLATFORMS if not one.glibc)
+    listed = (one for one in others if (one.system, one.machine) == (system, machine))
+    return next(listed, Platform(name, system, machine, sys.platform))
+
+
+def own_target() -> Target:
+    """The Python that runs this, whatever it is, on this machine."""
+    kind = {"cpython": "cp"}.get(sys.implementation.name, sys.implementation.name)
+    threads = "t" if "free-threading" in sys.version else ""
+    tag = "{}{}{}{}".format(kind, *sys.version_info[:2], threads)
+    return Target(own_platform(), "{}.{}".format(*sys.version_info[:2]), tag, bootstrap.interpreter())
+
+
+TELL = "import sys; print(sys.implementation.cache_tag, sys.executable, sep='\\n')"
+
+
+def interpreter_at(python: str, path: str) -> str | None:
+    """The Python behind a path, which may be a shim; None where it is not CPython of this minor version."""
+    told = ended((path, "-I", "-c", TELL), os.environ).stdout.splitlines()
+    return told[1] if told[:1] == [f"cpython-{python.replace('.', '')}"] else None
+
+
+def interpreter_of(target: Target) -> str | None:
+    """A Python on this machine of a target's minor version: this one, one on PATH, or one of pyenv's."""
+    if target.tag == own_target().tag:
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    beside = sorted(pyenv.glob(f"versions/{target.python}.*/bin/python"), reverse=True)
+    named = filter(None, [shutil.which(f"python{target.python}")])
+    found = (interpreter_at(target.python, str(path)) for path in (*named, *beside))
+    return next(filter(None, found), None)
+
+
 # ------------------------------------------------------------------------------------------ Lock files
 # requirements.lock pins what the archive is made of and with, requirements-dev.lock what the checks need
 # besides. An entry is a version, the environments that it is for, and the hashes of its files.
@@ -128,26 +282,30 @@ OLDEST_PYTHON = "3.10"
 
 # shiv asks for pip and setuptools only to install packages by itself, which it is not asked to do here.
 PACKER = frozenset({"shiv", "click", "colorama"})
+MARKERS = frozenset({"packaging"})
 NEVER_SHIPPED = frozenset({"shiv", "pip", "setuptools"})
 
 ENTRY = re.compile(
-    r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^\s;\\]+)[^\n]*\\\n(?:[ ]+--hash=sha256:[0-9a-f]{64}(?:[ ]\\)?\n)+",
+    r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^\s;\\]+)(?:[ ];[ ](?P<marker>[^\n\\]+))?[ ]\\\n"
+    r"(?:[ ]+--hash=sha256:[0-9a-f]{64}(?:[ ]\\)?\n)+",
     re.MULTILINE,
 )
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One pinned version of a package in a lock file."""
+    """One pinned version of a package in a lock file; `marker` says for which environments, where not for all."""
 
     name: str
     version: str
+    marker: str
     text: str
 
 
 def read_lock(text: str) -> tuple[Entry, ...]:
     """The entries of a lock file; a package has several where its version depends on the environment."""
-    return tuple(Entry(found["name"], found["version"], found[0]) for found in ENTRY.finditer(text))
+    found = ENTRY.finditer(text)
+    return tuple(Entry(one["name"], one["version"], one["marker"] or "", one[0]) for one in found)
 
 
 def runtime_entries(text: str) -> tuple[Entry, ...]:
@@ -156,14 +314,54 @@ def runtime_entries(text: str) -> tuple[Entry, ...]:
 
 
 def packer_entries(text: str) -> tuple[Entry, ...]:
-    """What shiv needs to run, out of the text of requirements.lock."""
-    return tuple(entry for entry in read_lock(text) if entry.name in PACKER)
+    """What shiv needs to run, and what evaluates markers, out of the text of requirements.lock."""
+    return tuple(entry for entry in read_lock(text) if entry.name in PACKER | MARKERS)
 
 
 def development_entries(text: str, runtime: Iterable[Entry]) -> tuple[Entry, ...]:
     """What the checks need besides the runtime, out of the text of requirements-dev.lock."""
     present = {entry.name for entry in runtime}
     return tuple(entry for entry in read_lock(text) if entry.name not in present)
+
+
+def marker_environment(target: Target) -> dict[str, str]:
+    """What the markers of a lock file are compared with; ours tell no patches of Python and no releases of a system apart.
+
+    The names: https://packaging.python.org/specifications/dependency-specifiers
+    """
+    implementation = target.interpreter.partition(" ")[0]
+    return {
+        "os_name": "nt" if target.platform.sys_platform == "win32" else "posix",
+        "sys_platform": target.platform.sys_platform,
+        "platform_machine": target.platform.machine,
+        "platform_python_implementation": implementation,
+        "platform_release": "",
+        "platform_system": target.platform.system,
+        "platform_version": "",
+        "python_version": target.python,
+        "python_full_version": f"{target.python}.0",
+        "implementation_name": implementation.lower(),
+        "implementation_version": f"{target.python}.0",
+    }
+
+
+EVALUATE = """
+import json, sys
+from packaging.markers import Marker
+markers, environment = json.load(sys.stdin)
+print(json.dumps({marker: Marker(marker).evaluate(environment) for marker in markers}))
+"""
+
+
+def entries_for(target: Target, entries: Iterable[Entry], packer: Path) -> tuple[Entry, ...]:
+    """The entries that are for a target, without their markers, which pip compares with the Python that runs it."""
+    entries = tuple(entries)
+    given = json.dumps([sorted({entry.marker for entry in entries} - {""}), marker_environment(target)])
+    environment = clean_environment(os.environ, PYTHONPATH=str(packer))
+    done = ended((sys.executable, "-s", "-c", EVALUATE), environment, given=given)
+    holds = {"": True, **json.loads(printed(done, f"The markers of {LOCK.name} could not be read. Make it anew."))}
+    chosen = (entry for entry in entries if holds[entry.marker])
+    return tuple(replace(entry, text=entry.text.replace(f" ; {entry.marker}", "", 1)) for entry in chosen)
 
 
 def resolve(uv: Path, lock: Path, *options: str) -> None:
@@ -176,7 +374,7 @@ def resolve(uv: Path, lock: Path, *options: str) -> None:
     ]
     failure = f"{lock.name} could not be resolved. Check the network and the requirements in pyproject.toml."
     run(command, environment=os.environ, failure=failure)
-    lock.write_text(LOCK_HEADER + lock.read_text(encoding="utf-8"), encoding="utf-8")
+    write(lock, LOCK_HEADER + lock.read_text(encoding="utf-8"))
 
 
 # -------------------------------------------------------------------------------------------- Packages
@@ -184,64 +382,101 @@ def resolve(uv: Path, lock: Path, *options: str) -> None:
 # venv nor ensurepip is needed. Bytecode is compiled here: an unpacked archive then starts without compiling
 # even where nobody can write to it.
 
-# Wheels for newer systems than this are passed over; where they run, these run too.
-GLIBC = (2, 28)
 PIP_NEEDED = "This Python has no pip. Install it (Debian and Ubuntu: apt-get install python3-pip) and run this again."
 
 
-def wheel_platforms() -> tuple[str, ...]:
-    """The options of pip for wheels that run on every Linux from `GLIBC` on; other systems have one kind only."""
-    if not bootstrap.glibc_version():
-        return ()
-    major, newest = GLIBC
-    tags = [f"manylinux_{major}_{minor}" for minor in range(newest, 16, -1)] + ["manylinux2014"]
-    return tuple(f"--platform={tag}_{platform.machine()}" for tag in tags)
+UNSERVED = re.compile(r"No matching distribution found for ([^\s;]+)")
+UNREACHABLE = "Retrying ("
 
 
-def pip_install(requirement: str, target: Path, *options: str) -> None:
+def wheel_options(target: Target) -> tuple[str, ...]:
+    """The options of pip for the wheels of a target; without any, pip takes those for the Python that runs it.
+
+    `pip install` compares what a package requires with that Python whatever its options say, so it is told not to: the
+    lock has been resolved for every version.
+    """
+    platforms = tuple(f"--platform={tag}" for tag in target.platform.wheels)
+    if target == own_target():
+        return platforms
+    python = (f"--python-version={target.python}", "--ignore-requires-python")
+    return ("--implementation=cp", f"--abi={target.tag}", *python, *platforms)
+
+
+def unserved(output: str, target: Target) -> str | None:
+    """What to say where pip found no wheel of a package; None where it failed otherwise, or asked no index."""
+    missing = UNSERVED.search(output)
+    if not missing or UNREACHABLE in output:
+        return None
+    return f"The package index has no wheel of {missing[1]} for {target}. Build for another Python or platform."
+
+
+def pip_install(requirement: str, folder: Path, *options: str, target: Target | None = None) -> None:
     """Installs a requirement, or a file of them, into a folder with the pip of this Python, as that is set up."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     run((*pip, "--version"), environment=os.environ, failure=PIP_NEEDED)
-    command = (*pip, "install", "--no-user", "--only-binary=:all:", "--no-compile", "--target", str(target), *options)
-    failure = f"pip could not install {requirement}. Check the network and pip's settings, then run this again."
-    run((*command, requirement), environment={**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}, failure=failure)
+    command = (*pip, "install", "--no-user", "--only-binary=:all:", "--no-compile", "--target", str(folder), *options)
+    done = ended((*command, requirement), {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"})
+    message = unserved(done.stderr, target or own_target())
+    if message:
+        raise NotServedError(message)
+    printed(done, f"pip could not install {requirement}. Check the network and pip's settings, then run this again.")
 
 
-def install_entries(entries: Iterable[Entry], target: Path) -> None:
+def install_entries(entries: Iterable[Entry], folder: Path, target: Target) -> None:
     """Installs what lock entries pin, refusing any file whose hash is not among theirs."""
-    target.mkdir()
-    requirements = target.relative_to(ROOT) / "requirements.txt"
-    (ROOT / requirements).write_text("".join(entry.text for entry in entries), encoding="utf-8")
-    pip_install(f"-r{requirements}", target, "--require-hashes", "--no-deps", *wheel_platforms())
+    folder.mkdir()
+    requirements = folder.relative_to(ROOT) / "requirements.txt"
+    write(ROOT / requirements, "".join(entry.text for entry in entries))
+    pip_install(f"-r{requirements}", folder, "--require-hashes", "--no-deps", *wheel_options(target), target=target)
     (ROOT / requirements).unlink()
 
 
-def compile_folder(folder: Path) -> None:
-    """Compiles all modules of a folder to bytecode that is valid whatever the time stamp of its source."""
+def compile_folder(folder: Path, python: str | None = sys.executable) -> None:
+    """Compiles all modules of a folder to bytecode that is valid whatever the time stamp of its source.
+
+    Bytecode is that of one minor version, so a Python of it must do it; None where this machine has none.
+    """
+    if python is None:
+        return
     command = (
-        *(sys.executable, "-S", "-m", "compileall", "-q", "-f", "-s", str(folder)),
+        *(python, "-S", "-m", "compileall", "-q", "-f", "-s", str(folder)),
         *("--invalidation-mode", "unchecked-hash", str(folder)),
     )
     failure = f"Some modules in {folder} could not be compiled. Remove that folder and run this again."
     run(command, environment=clean_environment(os.environ), failure=failure)
 
 
-def installed(name: str, entries: tuple[Entry, ...]) -> Path:
+def installed(name: str, entries: tuple[Entry, ...], target: Target, where: Path = BUILD) -> Path:
     """The folder with these entries installed and compiled, made only where it is not there yet."""
-    kind = f"{name}-{sys.implementation.cache_tag}"
-    folder = BUILD / f"{kind}-{digest(sys.version, *(entry.text for entry in entries), *wheel_platforms())}"
+    kind = f"{name}-{target.tag}"
+    folder = where / f"{kind}-{digest(sys.version, *(entry.text for entry in entries), *wheel_options(target))}"
     if not folder.exists():
         say(f"installing the {name} packages")
         with whole(folder) as temporary:
-            install_entries(entries, temporary)
-            compile_folder(temporary)
+            install_entries(entries, temporary, target)
+            compile_folder(temporary, interpreter_of(target))
     remove_older(folder, f"{kind}-*")
     return folder
 
 
+@contextlib.contextmanager
+def workshop(target: Target) -> Iterator[Path]:
+    """Where an archive is put together. Only what this Python itself needs is kept: it is half a gigabyte a target."""
+    if target == own_target():
+        yield BUILD
+        return
+    folder = BUILD / "other"
+    remove(folder)
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
 # ------------------------------------------------------------------------------------------ What ships
 # Everything that is installed ships, but for what no import needs. A pattern stands for a file's whole path
-# below the folder; `**` for any number of folders. Bytecode follows its source.
+# below the folder; `**` for any number of folders. Bytecode follows its source. What is left must be for the target:
+# pip was told so, and each wheel's tags and each native file's head say whether it kept to that.
 
 LEFT_OUT = (
     "bin/**",  # commands of the packages; their first line names this machine's Python
@@ -273,11 +508,23 @@ LEFT_OUT = (
     "pyarrow/_pyarrow_cpp_tests.*",
     "pyarrow/libarrow_python.so",  # two more copies of libarrow_python.so.NNNN, which is the one that gets loaded
     "pyarrow/libarrow_python.so.*.*",
+    "pyarrow/libarrow_python.dylib",
+    "pyarrow/libarrow_python.*.*.dylib",
     "pyarrow/libarrow_python_parquet_encryption.so",
     "pyarrow/libarrow_python_parquet_encryption.so.*.*",
+    "pyarrow/libarrow_python_parquet_encryption.dylib",
+    "pyarrow/libarrow_python_parquet_encryption.*.*.dylib",
+    "pythonwin/**",  # an editor on Windows, which pywin32 brings, and its help; 7 MB; mcp needs the rest of it
+    "**/*.chm",
     "numpy/f2py/**",  # wraps Fortran; only its users import it
     "numpy/distutils/**",
 )
+
+
+# How much of a native file tells what it is for: where PE files have their head, compilers leave it this near. The
+# versions of Java's classes begin at 45; no file is for so many processors.
+HEAD = 4096
+MACH_PARTS = 40
 
 
 def as_expression(pattern: str) -> str:
@@ -304,6 +551,66 @@ def files_below(folder: Path) -> dict[str, Path]:
     """All files below a folder by their path in it, with slashes, in an order that is the same everywhere."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
+
+
+def tag_fits(tag: str, target: Target) -> bool:
+    """Whether a wheel with this tag, such as `cp310-abi3-win_amd64`, can be loaded by a target.
+
+    The rules: https://packaging.python.org/specifications/platform-compatibility-tags
+    """
+    python, abi, system = (part.split(".") for part in tag.split("-"))
+    exact = target.tag in python and {target.tag, "abi3", "none"} & set(abi)
+    stable = "abi3" in abi and {f"cp3{minor}" for minor in range(target.minor)} & set(python)
+    pure = "none" in abi and {"py3", *(f"py3{minor}" for minor in range(target.minor + 1))} & set(python)
+    return bool((exact or stable or pure) and {"any", *target.platform.wheels} & set(system))
+
+
+def mach_processors(head: bytes) -> set[int]:
+    """The processors of a Mach-O file, of which one for several has a table at its beginning."""
+    if head.startswith(b"\xcf\xfa\xed\xfe"):
+        return {int.from_bytes(head[4:8], "little")}
+    parts = int.from_bytes(head[4:8], "big")
+    # A Java class begins as a file for several processors does; its version follows where they are counted.
+    if head.startswith(b"\xca\xfe\xba\xbe") and parts < MACH_PARTS:
+        return {int.from_bytes(head[8 + 20 * part : 12 + 20 * part], "big") for part in range(parts)}
+    return set()
+
+
+def native_formats(head: bytes) -> set[tuple[str, int]]:
+    """The formats and processors of a native file by its first bytes; empty where it is none."""
+    if head.startswith(b"\x7fELF"):
+        return {("ELF", int.from_bytes(head[18:20], "little"))}
+    offset = int.from_bytes(head[0x3C:0x40], "little")
+    if head.startswith(b"MZ") and head[offset : offset + 4] == b"PE\0\0":
+        return {("PE", int.from_bytes(head[offset + 4 : offset + 6], "little"))}
+    return {("Mach-O", processor) for processor in mach_processors(head)}
+
+
+def wheel_tags(metadata: Path) -> list[str]:
+    """The tags of an installed wheel."""
+    message = email.message_from_bytes((metadata / "WHEEL").read_bytes())
+    return message.get_all("Tag", [])
+
+
+def foreign_files(folder: Path, target: Target) -> Iterator[str]:
+    """The wheels and the native files below a folder that are not for a target, but for what does not ship."""
+    for metadata in sorted(folder.glob("*.dist-info")):
+        if not any(tag_fits(tag, target) for tag in wheel_tags(metadata)):
+            yield metadata.name
+    for name, path in files_below(folder).items():
+        with path.open("rb") as file:
+            formats = native_formats(file.read(HEAD))
+        if formats and target.platform.native not in formats and ships(name):
+            yield name
+
+
+def check_fits(folder: Path, target: Target) -> None:
+    """Refuses a folder of packages in which anything is for another machine; of others than the table's, pip is trusted."""
+    listed = target.platform in PLATFORMS and target == target_of(target.python, target.platform)
+    foreign = list(foreign_files(folder, target)) if listed else []
+    if foreign:
+        message = f"Not for {target}: {', '.join(foreign[:5])}. Remove {BUILD} and run this again."
+        raise BuildError(message)
 
 
 # --------------------------------------------------------------------------------------------- Archive
@@ -353,15 +660,16 @@ def pack_folder(folder: Path, target: Path) -> None:
                     add(archive, f"site-packages/{name}", path.read_bytes())
 
 
-def packed_packages(site: Path) -> Path:
+def packed_packages(site: Path, target: Target) -> Path:
     """The beginning of every archive, made only where it is not there yet: the packages."""
     inputs = (Path(__file__).read_bytes(), zlib.ZLIB_RUNTIME_VERSION)
-    packed = BUILD / f"packed-{site.name}-{digest(*inputs)}.zip"
+    packed = site.with_name(f"packed-{site.name}-{digest(*inputs)}.zip")
     if not packed.exists():
+        check_fits(site, target)
         say("compressing the packages")
         with whole(packed) as temporary:
             pack_folder(site, temporary)
-    remove_older(packed, f"packed-runtime-{sys.implementation.cache_tag}-*")
+    remove_older(packed, f"packed-runtime-{target.tag}-*")
     return packed
 
 
@@ -374,17 +682,17 @@ def read_version(source: str) -> str:
     raise BuildError(message)
 
 
-def make_own_folder(folder: Path) -> None:
+def make_own_folder(folder: Path, python: str | None) -> None:
     """Puts together what the project itself has in the archive: the module, its metadata and its licence."""
     source = (ROOT / "lancelot.py").read_bytes()
     version = read_version(source.decode())
     metadata = folder / f"lancelot-{version}.dist-info"
     (metadata / "licenses").mkdir(parents=True)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (metadata / "METADATA").write_text(METADATA.format(version=version) + readme, encoding="utf-8")
+    write(metadata / "METADATA", METADATA.format(version=version) + readme)
     (metadata / "licenses" / "LICENSE").write_bytes((ROOT / "LICENSE").read_bytes())
     (folder / "lancelot.py").write_bytes(source)
-    compile_folder(folder)
+    compile_folder(folder, python)
 
 
 def pack_with_shiv(packer: Path, own: Path, build_id: str, target: Path) -> None:
@@ -397,19 +705,19 @@ def pack_with_shiv(packer: Path, own: Path, build_id: str, target: Path) -> None
     run(command, environment=clean_environment(os.environ, PYTHONPATH=str(packer)), failure=failure)
 
 
-def built_for() -> dict[str, object]:
+def built_for(target: Target) -> dict[str, object]:
     """What the starting code compares the Python with that it is started by."""
-    return {"interpreter": bootstrap.interpreter(), "glibc": GLIBC if bootstrap.glibc_version() else None}
+    return {"interpreter": target.interpreter, "glibc": target.platform.glibc}
 
 
-def own_contents(own: Path, shell: Path) -> dict[str, bytes]:
+def own_contents(own: Path, shell: Path, target: Target) -> dict[str, bytes]:
     """Everything in the archive but the packages, by name: shiv's part, bytecode, and the starting code."""
     with zipfile.ZipFile(shell) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
     bytecode = {name: path for name, path in files_below(own).items() if name.endswith(".pyc")}
     contents |= {f"site-packages/{name}": path.read_bytes() for name, path in bytecode.items()}
     contents["__main__.py"] = (ROOT / "bootstrap.py").read_bytes()
-    contents["built_for.json"] = json.dumps(built_for()).encode()
+    contents["built_for.json"] = json.dumps(built_for(target)).encode()
     return contents
 
 
@@ -430,6 +738,33 @@ def join(packed: Path, contents: Mapping[str, bytes], target: Path) -> None:
         temporary.chmod(0o755)
 
 
+SET_UP = """\
+@echo off
+rem Sets Lancelot up, with the Python that the archive beside this file is for.
+setlocal
+set "ARCHIVE=%~dp0{archive}"
+py -{python} --version >nul 2>nul
+if errorlevel 1 goto other
+py -{python} "%ARCHIVE%" init %*
+goto end
+:other
+python "%ARCHIVE%" init %*
+:end
+set "RESULT=%errorlevel%"
+pause
+exit /b %RESULT%
+"""
+
+
+def write_set_up(archive: Path, python: str) -> None:
+    """Puts a file beside an archive for Windows to double-click: the archive itself would start a server in a window.
+
+    Windows' launcher starts the newest Python there is; this asks it for the right one.
+    """
+    text = SET_UP.format(archive=archive.name, python=python)
+    archive.with_suffix(".cmd").write_bytes(text.replace("\n", "\r\n").encode("ascii"))
+
+
 def unpacked_size(archive: Path) -> int:
     """How many bytes the files of an archive have once they are unpacked."""
     with zipfile.ZipFile(archive) as opened:
@@ -437,8 +772,12 @@ def unpacked_size(archive: Path) -> int:
 
 
 # ---------------------------------------------------------------------------------------------- Papers
-# What an administrator checks an archive by: the sums of the files, a bill of materials in CycloneDX's JSON
-# (https://cyclonedx.org/docs/1.6/json/), and the licences of all that is inside. They hold no time and no place.
+# What an administrator checks an archive by: the sums of all files, and for each archive a bill of materials in
+# CycloneDX's JSON (https://cyclonedx.org/docs/1.6/json/) and the licences of all that is inside, since packages differ
+# from target to target. They hold no time and no place.
+
+REGISTRY_ENTRY = "server.json"
+PUBLISHED = ("*.pyz", "*.cmd", "*.cdx.json", "LICENSES*.txt", "*.mcpb", REGISTRY_ENTRY)
 
 
 @dataclass(frozen=True)
@@ -501,13 +840,18 @@ def sums_of(files: Iterable[Path]) -> str:
     return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(files))
 
 
-def write_papers(site: Path, version: str) -> None:
-    """Puts the papers beside the archive."""
+def write_papers(site: Path, version: str, archive: Path) -> None:
+    """Puts an archive's own papers beside it."""
     packages = packages_in(site)
-    bill, licences = ARCHIVE.with_name("lancelot.cdx.json"), ARCHIVE.with_name("LICENSES.txt")
-    bill.write_text(bill_of_materials(packages, version), encoding="utf-8")
-    licences.write_text(licence_texts(packages), encoding="utf-8")
-    ARCHIVE.with_name("SHA256SUMS").write_text(sums_of((ARCHIVE, bill, licences)), encoding="utf-8")
+    licences = archive.with_name(f"LICENSES{archive.stem.removeprefix('lancelot')}.txt")
+    write(archive.with_suffix(".cdx.json"), bill_of_materials(packages, version))
+    write(licences, licence_texts(packages))
+
+
+def write_sums(folder: Path) -> None:
+    """Puts the sums of all that is published beside it."""
+    files = {path for pattern in PUBLISHED for path in folder.glob(pattern)}
+    write(folder / "SHA256SUMS", sums_of(files))
 
 
 # ---------------------------------------------------------------------------------------------- Bundle
@@ -519,10 +863,10 @@ def write_papers(site: Path, version: str) -> None:
 # What the specification calls current. 0.4 adds a type of server that this is not, and older clients refuse it.
 MANIFEST_VERSION = "0.3"
 MANIFEST_PLATFORMS = ("darwin", "linux", "win32")
+BUNDLED = "lancelot.pyz"
 REGISTRY_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 REGISTRY_NAME = "io.github.ayers-software-repair/lancelot"
 REPOSITORY = "https://github.com/ayers-software-repair/lancelot"
-REGISTRY_ENTRY = ARCHIVE.with_name("server.json")
 
 
 @dataclass(frozen=True)
@@ -577,22 +921,22 @@ def start_entry() -> dict[str, object]:
     """How a client starts the archive of an unpacked bundle."""
     return {
         "command": "python3",
-        "args": [f"${{__dirname}}/{ARCHIVE.name}"],
+        "args": [f"${{__dirname}}/{BUNDLED}"],
         "env": {setting_of(one).name: f"${{user_config.{one.field}}}" for one in FORM},
         "platform_overrides": {"win32": {"command": "python"}},
     }
 
 
-def compatibility() -> dict[str, object]:
+def compatibility(target: Target) -> dict[str, object]:
     """The platform and the Python that the archive is for."""
-    if sys.platform not in MANIFEST_PLATFORMS:
-        message = f"Bundles are for {', '.join(MANIFEST_PLATFORMS)}, not {sys.platform}. Use {ARCHIVE.name} itself."
+    system = target.platform.sys_platform
+    if system not in MANIFEST_PLATFORMS:
+        message = f"Bundles are for {', '.join(MANIFEST_PLATFORMS)}, not {system}. Use {ARCHIVE.name} itself."
         raise BuildError(message)
-    major, minor = sys.version_info[:2]
-    return {"platforms": [sys.platform], "runtimes": {"python": f">={major}.{minor},<{major}.{minor + 1}"}}
+    return {"platforms": [system], "runtimes": {"python": f">={target.python},<3.{target.minor + 1}"}}
 
 
-def manifest() -> dict[str, object]:
+def manifest(target: Target) -> dict[str, object]:
     """What the bundle says of itself. Listed are the tools that are always there; settings bring in the others."""
     always = [tool for tool in lancelot.TOOLS if not tool.needs]
     return {
@@ -604,23 +948,12 @@ def manifest() -> dict[str, object]:
         "author": {"name": AUTHOR},
         "repository": {"type": "git", "url": REPOSITORY},
         "license": LICENCE,
-        "server": {"type": "python", "entry_point": ARCHIVE.name, "mcp_config": start_entry()},
+        "server": {"type": "python", "entry_point": BUNDLED, "mcp_config": start_entry()},
         "tools": [{"name": tool.name, "description": tool.description} for tool in always],
         "tools_generated": len(always) < len(lancelot.TOOLS),
-        "compatibility": compatibility(),
+        "compatibility": compatibility(target),
         "user_config": {one.field: form_entry(one) for one in FORM},
     }
-
-
-def bundle_name() -> str:
-    """The bundle's file name, which tells apart all that the starting code tells apart."""
-    kind = {"cpython": "cp"}.get(sys.implementation.name, sys.implementation.name)
-    threads = "t" if "free-threading" in sys.version else ""
-    system = platform.system().lower()
-    system += "-musl" if system == "linux" and not bootstrap.glibc_version() else ""
-    machine = bootstrap.machine().lower().replace(" ", "_")
-    python = "{}{}{}{}".format(kind, *sys.version_info[:2], threads)
-    return f"lancelot-{lancelot.__version__}-{python}-{system}-{machine}.mcpb"
 
 
 def json_text(value: object) -> str:
@@ -628,9 +961,9 @@ def json_text(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
-def write_bundle(archive: Path, bundle: Path) -> None:
+def write_bundle(archive: Path, bundle: Path, target: Target) -> None:
     """Packs an archive and its manifest, so that the same archive always gives the same bytes."""
-    contents = {"manifest.json": json_text(manifest()).encode(), ARCHIVE.name: archive.read_bytes()}
+    contents = {"manifest.json": json_text(manifest(target)).encode(), BUNDLED: archive.read_bytes()}
     contents |= {name: (ROOT / name).read_bytes() for name in ("README.md", "LICENSE")}
     with whole(bundle) as temporary, zipfile.ZipFile(temporary, "w") as packed:
         for name, content in contents.items():
@@ -649,9 +982,9 @@ def registry_variable(setting: lancelot.Setting) -> dict[str, object]:
     return entry | {"isRequired": required, "isSecret": setting.secret}
 
 
-def registry_entry(bundle: Path) -> dict[str, object]:
-    """The server as the MCP Registry lists it, with the bundle where a release has it."""
-    package = {
+def registry_package(bundle: Path) -> dict[str, object]:
+    """A bundle as the registry has it, where a release has it."""
+    return {
         "registryType": "mcpb",
         "identifier": f"{REPOSITORY}/releases/download/v{lancelot.__version__}/{bundle.name}",
         "version": lancelot.__version__,
@@ -659,6 +992,10 @@ def registry_entry(bundle: Path) -> dict[str, object]:
         "transport": {"type": "stdio"},
         "environmentVariables": [registry_variable(setting) for setting in lancelot.SETTINGS],
     }
+
+
+def registry_entry(bundles: Iterable[Path]) -> dict[str, object]:
+    """The server as the MCP Registry lists it, with its bundles."""
     return {
         "$schema": REGISTRY_SCHEMA,
         "name": REGISTRY_NAME,
@@ -666,8 +1003,15 @@ def registry_entry(bundle: Path) -> dict[str, object]:
         "description": SUMMARY,
         "version": lancelot.__version__,
         "repository": {"url": REPOSITORY, "source": "github"},
-        "packages": [package],
+        "packages": [registry_package(bundle) for bundle in bundles],
     }
+
+
+def write_registry_entry(folder: Path) -> None:
+    """Puts the registry's entry beside the bundles of this version, where there are any."""
+    bundles = sorted(folder.glob(f"lancelot-{lancelot.__version__}-*.mcpb"))
+    if bundles:
+        write(folder / REGISTRY_ENTRY, json_text(registry_entry(bundles)))
 
 
 # ---------------------------------------------------------------------------------------------- Checks
@@ -692,6 +1036,12 @@ CHECKS = (
 )
 
 
+# The tests of the built file, and the variables that tell them of another than dist/lancelot.pyz with this Python.
+FILE_TESTS = Check("pytest", "pytest", ("tests/test_archive.py", "tests/test_clients.py", "-k", "archive"))
+TESTED_ARCHIVE = "LANCELOT_TEST_ARCHIVE"
+TESTED_PYTHON = "LANCELOT_TEST_PYTHON"
+
+
 def development_python(folders: Sequence[Path]) -> Path:
     """The Python of an environment that sees these folders and nothing else that is installed on the machine."""
     environment = BUILD / f"dev-{sys.implementation.cache_tag}"
@@ -700,14 +1050,14 @@ def development_python(folders: Sequence[Path]) -> Path:
     run(command, environment=os.environ, failure=failure)
     python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     site = next(environment.rglob("site-packages"))
-    (site / "lancelot.pth").write_text("".join(f"{folder}\n" for folder in folders), encoding="utf-8")
+    write(site / "lancelot.pth", "".join(f"{folder}\n" for folder in folders))
     return python
 
 
-def failed_checks(python: Path, checks: Iterable[Check]) -> list[str]:
+def failed_checks(python: Path, checks: Iterable[Check], **variables: str) -> list[str]:
     """Runs all checks, their output unfiltered, and gives the names of those that failed."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    failed = []
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    environment, failed = kept | variables, []
     for check in checks:
         say(f"checking with {check.name}")
         command = (str(python), "-m", check.module, *check.arguments)
@@ -717,53 +1067,156 @@ def failed_checks(python: Path, checks: Iterable[Check]) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------- Command line
-# One function a command.
+# One function a command. Each is given what was asked for on the command line.
+
+ALL = "all"
 
 
-def build_archive() -> None:
-    """Makes dist/lancelot.pyz and prints its path and sizes."""
-    lock = LOCK.read_text(encoding="utf-8")
-    packer = installed("packer", packer_entries(lock))
-    site = installed("runtime", runtime_entries(lock))
-    packed = packed_packages(site)
+@dataclass(frozen=True)
+class Request:
+    """What to make: the targets that were named; none stand for dist/lancelot.pyz, which is for the running Python.
+
+    Where `every` is set, targets that the dependencies do not serve are no failure.
+    """
+
+    targets: tuple[Target, ...] = ()
+    every: bool = False
+
+
+NOTHING_NAMED = Request()
+
+
+def runtime_folder(target: Target, packer: Path, where: Path) -> Path:
+    """The folder with the packages that ship."""
+    entries = runtime_entries(LOCK.read_text(encoding="utf-8"))
+    return installed("runtime", entries_for(target, entries, packer), target, where)
+
+
+def packer_folder() -> Path:
+    """The folder with what packs and reads the lock, which runs here."""
+    return installed("packer", packer_entries(LOCK.read_text(encoding="utf-8")), own_target())
+
+
+def build_for(target: Target, archive: Path, where: Path) -> None:
+    """Makes an archive with its papers, and prints its path and sizes."""
+    say(f"{archive.name}, for {target}")
+    packer, python = packer_folder(), interpreter_of(target)
+    if python is None:
+        say(f"there is no Python {target.python} here: {archive.name} gets no bytecode, its first start compiles")
+    site = runtime_folder(target, packer, where)
+    packed = packed_packages(site, target)
     say("packing the archive")
-    own, shell = BUILD / "own", BUILD / "shell.pyz"
+    own, shell = where / "own", where / "shell.pyz"
     with whole(own) as temporary:
-        make_own_folder(temporary)
+        make_own_folder(temporary, python)
     build_id = digest(packed.read_bytes(), *(path.read_bytes() for path in files_below(own).values()))
     pack_with_shiv(packer, own, build_id, shell)
-    join(packed, own_contents(own, shell), ARCHIVE)
-    write_papers(site, read_version((ROOT / "lancelot.py").read_text(encoding="utf-8")))
-    sizes = (ARCHIVE.stat().st_size / BYTES_PER_MB, unpacked_size(ARCHIVE) / BYTES_PER_MB)
-    print("{}: {:.1f} MB, unpacked {:.1f} MB".format(ARCHIVE, *sizes))
+    join(packed, own_contents(own, shell, target), archive)
+    write_papers(site, lancelot.__version__, archive)
+    if target.platform.sys_platform == "win32":
+        write_set_up(archive, target.python)
+    sizes = (archive.stat().st_size / BYTES_PER_MB, unpacked_size(archive) / BYTES_PER_MB)
+    print("{}: {:.1f} MB, unpacked {:.1f} MB".format(archive, *sizes), flush=True)
 
 
-def build_bundle() -> None:
-    """Makes the archive, then its bundle and the registry's entry, and prints the bundle's path and size."""
-    compatibility()
-    build_archive()
+def archive_of(target: Target) -> Path:
+    """Where the archive of a target that was named goes."""
+    return ARCHIVE.with_name(f"{target.stem}.pyz")
+
+
+def build_served(target: Target, archive: Path, make: Callable[[Target, Path], None]) -> str:
+    """Makes an archive and something of it; gives what to say where the dependencies do not serve the target."""
+    try:
+        with workshop(target) as where:
+            build_for(target, archive, where)
+    except NotServedError as error:
+        return str(error)
+    make(target, archive)
+    return ""
+
+
+def build_requested(request: Request, make: Callable[[Target, Path], None] = lambda *_: None) -> None:
+    """Makes the archives that were asked for and something of each, then the papers of them all.
+
+    Those that are not served are told of at the end; where they were asked for by name, that is a failure.
+    """
+    jobs = [(target, archive_of(target)) for target in request.targets] or [(own_target(), ARCHIVE)]
+    not_served = list(filter(None, (build_served(target, archive, make) for target, archive in jobs)))
+    write_common_papers()
+    for said in not_served:
+        say(said)
+    if not_served and not request.every:
+        message = f"Not made: {len(not_served)} of {len(jobs)}. What could be made is in {ARCHIVE.parent}."
+        raise BuildError(message)
+
+
+def write_common_papers(_request: Request = NOTHING_NAMED) -> None:
+    """Makes anew what there is once for all archives and bundles."""
+    write_registry_entry(ARCHIVE.parent)
+    write_sums(ARCHIVE.parent)
+
+
+def build_bundle(target: Target, archive: Path) -> None:
+    """Makes the bundle of an archive and prints its path and size."""
     say("packing the bundle")
-    bundle = ARCHIVE.with_name(bundle_name())
-    write_bundle(ARCHIVE, bundle)
-    REGISTRY_ENTRY.write_text(json_text(registry_entry(bundle)), encoding="utf-8")
-    with ARCHIVE.with_name("SHA256SUMS").open("a", encoding="utf-8") as sums:
-        sums.write(sums_of((bundle, REGISTRY_ENTRY)))
-    print(f"{bundle}: {bundle.stat().st_size / BYTES_PER_MB:.1f} MB")
+    bundle = ARCHIVE.with_name(f"{target.stem}.mcpb")
+    write_bundle(archive, bundle, target)
+    print(f"{bundle}: {bundle.stat().st_size / BYTES_PER_MB:.1f} MB", flush=True)
 
 
-def check_project() -> None:
+def build_bundles(request: Request) -> None:
+    """Makes the archives that were asked for and their bundles."""
+    for target in request.targets or [own_target()]:
+        compatibility(target)
+    build_requested(request, build_bundle)
+
+
+def prepared_python() -> Path:
+    """The Python of the environment for development, with the packages that ship."""
+    own, lock = own_target(), LOCK.read_text(encoding="utf-8")
+    development = development_entries(DEV_LOCK.read_text(encoding="utf-8"), runtime_entries(lock))
+    runtime = runtime_folder(own, packer_folder(), BUILD)
+    return development_python((ROOT, installed("development", development, own), runtime))
+
+
+def check_project(_request: Request) -> None:
     """Makes the archive, then runs every check; raises where one failed."""
-    build_archive()
-    runtime = runtime_entries(LOCK.read_text(encoding="utf-8"))
-    development = development_entries(DEV_LOCK.read_text(encoding="utf-8"), runtime)
-    folders = (ROOT, installed("development", development), installed("runtime", runtime))
-    failed = failed_checks(development_python(folders), CHECKS)
+    build_requested(NOTHING_NAMED)
+    failed = failed_checks(prepared_python(), CHECKS)
     if failed:
         message = f"Failed: {', '.join(failed)}. Mend what is said above and run this again."
         raise BuildError(message)
 
 
-def make_locks() -> None:
+def tested_targets(request: Request) -> dict[Target, str]:
+    """The targets whose archives can be tested on this machine, each with its Python."""
+    candidates = request.targets or tuple(target_of(python, own_platform()) for python in PYTHONS)
+    found = {target: interpreter_of(target) for target in candidates if target.platform == own_platform()}
+    there = {target: python for target, python in found.items() if python}
+    missing = [str(target) for target in candidates if target not in there]
+    if not there or (request.targets and missing and not request.every):
+        message = f"This machine cannot test archives for {', '.join(missing)}. Run this where such a Python is."
+        raise BuildError(message)
+    return there
+
+
+def check_archives(request: Request) -> None:
+    """Makes an archive for each Python of this machine and runs the tests of the built file with it."""
+    tested = tested_targets(request)
+    build_requested(Request(tuple(tested)))
+    python, failed = prepared_python(), []
+    for target, interpreter in tested.items():
+        say(f"testing {archive_of(target).name} with {interpreter}")
+        variables = {TESTED_ARCHIVE: str(archive_of(target)), TESTED_PYTHON: interpreter}
+        if failed_checks(python, [FILE_TESTS], **variables):
+            failed.append(str(target))
+    if failed:
+        message = f"Failed: {', '.join(failed)}. Mend what is said above and run this again."
+        raise BuildError(message)
+    print(f"Passed: {', '.join(map(str, tested))}")
+
+
+def make_locks(_request: Request) -> None:
     """Resolves the requirements anew into both lock files."""
     say("installing the resolver")
     with whole(BUILD / "uv") as folder:
@@ -773,21 +1226,47 @@ def make_locks() -> None:
     resolve(uv, DEV_LOCK, "--group", "dev", "--constraints", LOCK.name)
 
 
-COMMANDS: Mapping[str, Callable[[], None]] = {
-    "archive": build_archive,
-    "bundle": build_bundle,
+COMMANDS: Mapping[str, Callable[[Request], None]] = {
+    "archive": build_requested,
+    "bundle": build_bundles,
+    "papers": write_common_papers,
     "check": check_project,
+    "test": check_archives,
     "lock": make_locks,
 }
+WITH_TARGETS = ("archive", "bundle", "test")
+
+
+def requested(pythons: Sequence[str], platforms: Sequence[str]) -> Request:
+    """The product of what the two options name; the one that was not given stands for what runs this."""
+    if not pythons and not platforms:
+        return NOTHING_NAMED
+    own = own_target()
+    versions = PYTHONS if ALL in pythons else tuple(dict.fromkeys(pythons)) or (own.python,)
+    systems = [one for one in PLATFORMS if {one.name, ALL} & set(platforms)] or [own.platform]
+    every = ALL in (*pythons, *platforms)
+    return Request(tuple(target_of(version, system) for system in systems for version in versions), every=every)
+
+
+def parse(argv: Sequence[str] | None) -> tuple[str, Request]:
+    """The command and what it is for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", nargs="?", choices=tuple(COMMANDS), default="archive")
+    names = tuple(one.name for one in PLATFORMS)
+    parser.add_argument("--python", action="append", default=[], choices=(*PYTHONS, ALL), help="may be repeated")
+    parser.add_argument("--platform", action="append", default=[], choices=(*names, ALL), help="may be repeated")
+    given = parser.parse_args(argv)
+    request = requested(given.python, given.platform)
+    if request.targets and given.command not in WITH_TARGETS:
+        parser.error(f"--python and --platform are for {', '.join(WITH_TARGETS)}, not for {given.command}")
+    return given.command, request
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and gives the exit code: 0 well, 1 a failure, 2 wrong usage."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs="?", choices=tuple(COMMANDS), default="archive")
-    command = parser.parse_args(argv).command
+    command, request = parse(argv)
     try:
-        COMMANDS[command]()
+        COMMANDS[command](request)
     except BuildError as error:
         say(str(error))
         return 1

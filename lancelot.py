@@ -36,10 +36,12 @@ import functools
 import getpass
 import hashlib
 import html.parser
+import importlib.util
 import io
 import itertools
 import json
 import logging
+import marshal
 import math
 import os
 import platform
@@ -9998,11 +10000,32 @@ def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Ite
                 yield f"in the archive, {name} differs"
 
 
+BYTECODE_HEAD = 16
+"""The bytes before the code in a file of bytecode (https://peps.python.org/pep-0552)."""
+
+
+def bytecode_of(path: Path) -> Path | None:
+    """The source whose code a file holds that this Python wrote: an archive without bytecode is compiled as it runs."""
+    try:
+        source = Path(importlib.util.source_from_cache(str(path)))
+        _, optimized, level = path.stem.partition(".opt-")
+        made = compile(
+            source.read_bytes(), str(source), "exec", dont_inherit=True, optimize=int(level) if optimized else 0
+        )
+        found = marshal.loads(path.read_bytes()[BYTECODE_HEAD:])  # noqa: S302 - what lies there runs anyway
+    except (OSError, SyntaxError, ValueError, EOFError, TypeError):
+        return None
+    # Codes are equal where their instructions, constants and names are; the paths in them do not count.
+    return source if found == made else None
+
+
 def unpacked_problems(folder: Path, record: Mapping[str, str]) -> Iterator[str]:
     """What in the unpacked copy of an archive is not as the archive's record says."""
     expected = {name.removeprefix(SITE): digest for name, digest in record.items() if name.startswith(SITE)}
     there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    yield from (f"{folder / name} was added" for name in sorted(there.keys() - expected.keys()))
+    recorded = {folder / name for name in expected}
+    added = (there[name] for name in sorted(there.keys() - expected.keys()))
+    yield from (f"{path} was added" for path in added if bytecode_of(path) not in recorded)
     yield from (f"{folder / name} is missing" for name in sorted(expected.keys() - there.keys()))
     for name in sorted(there.keys() & expected.keys()):
         with there[name].open("rb") as file:

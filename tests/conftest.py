@@ -27,7 +27,6 @@ TESTS = Path(__file__).parent
 DATABASES = TESTS / "databases"
 PROJECT = TESTS.parent
 PROGRAM = str(PROJECT / "lancelot.py")
-ARCHIVE = PROJECT / "dist" / "lancelot.pyz"
 NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
 FOLDERS = ("anythingllm", "langchain", "langchain-json", "lancedb-0.14", "no-vector")
 FOREIGN_VARIABLES = ("STORAGE_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "SHIV_ROOT")

@@ -12,6 +12,7 @@ COMMAND = "python3 tests/documents.py"
 if str(PROJECT) not in sys.path:
     sys.path.insert(0, str(PROJECT))
 
+import build  # noqa: E402 - found once the project is on the path
 import lancelot  # noqa: E402 - found once the project is on the path
 
 
@@ -105,7 +106,35 @@ def snippets() -> str:
     )
 
 
-PARTS = {"tools": tools, "settings": settings, "commands": commands, "clients": clients, "snippets": snippets}
+def oldest(platform: build.Platform) -> str:
+    """The oldest system that an archive of a platform runs on."""
+    needs = {"Linux": "Linux with glibc {}.{} or newer".format(*build.GLIBC), "Darwin": f"macOS {build.MACOS} or newer"}
+    return needs.get(platform.system, platform.system)
+
+
+def targets() -> str:
+    """Every platform that archives are made for, with the name of one of its files."""
+    pythons = ", ".join(build.PYTHONS)
+    rows = [
+        (
+            f"`{platform.name}`",
+            oldest(platform),
+            pythons,
+            f"`{build.target_of(build.PYTHONS[0], platform).stem.replace(lancelot.__version__, 'VERSION')}.pyz`",
+        )
+        for platform in build.PLATFORMS
+    ]
+    return table(("platform", "runs on", "Python", "file, for Python " + build.PYTHONS[0]), rows)
+
+
+PARTS = {
+    "tools": tools,
+    "settings": settings,
+    "commands": commands,
+    "clients": clients,
+    "snippets": snippets,
+    "targets": targets,
+}
 
 
 def rendered(text: str) -> str:

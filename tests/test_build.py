@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 import os
@@ -8,9 +9,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import PROJECT
 from pythons import other_pythons
 
+import bootstrap
 import build
+import lancelot
 
 ROOT = Path(build.__file__).parent
 LOCKS = (build.LOCK, build.DEV_LOCK)
@@ -72,6 +76,67 @@ def test_what_an_earlier_lock_left_behind_is_removed(tmp_path: Path) -> None:
     assert sorted(path.name for path in kept.parent.iterdir()) == ["other-1", kept.name]
 
 
+# Targets
+
+LINUX, ARM, MACOS, WINDOWS = build.PLATFORMS
+
+
+def test_this_machine_in_the_table_is_what_the_starting_code_sees() -> None:
+    own = build.own_target()
+    if own.platform not in build.PLATFORMS or sys.implementation.name != "cpython":
+        pytest.skip(f"archives for {own} can be made only here")
+    assert own == build.target_of("{}.{}".format(*sys.version_info[:2]), own.platform)
+    assert own.interpreter == bootstrap.interpreter()
+
+
+def test_each_platform_is_told_by_the_words_that_the_starting_code_has_for_it() -> None:
+    assert [build.target_of("3.12", platform).interpreter for platform in build.PLATFORMS] == [
+        "CPython 3.12 on Linux x86_64",
+        "CPython 3.12 on Linux aarch64",
+        "CPython 3.12 on Darwin arm64",
+        "CPython 3.12 on Windows AMD64",
+    ]
+
+
+def test_a_machine_that_is_not_in_the_table_has_wheels_of_pip_s_own_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "glibc_version", lambda: None)
+    monkeypatch.setattr(bootstrap, "machine", lambda: "riscv64")
+    monkeypatch.setattr(build.platform, "system", lambda: "Linux")
+    own = build.own_target()
+    assert own.platform.name == "linux-musl-riscv64"
+    assert build.wheel_options(own) == ()
+    assert build.built_for(own)["glibc"] is None
+
+
+def test_the_files_of_a_target_are_named_by_version_python_and_platform() -> None:
+    stem = build.target_of("3.10", MACOS).stem
+    assert stem == f"lancelot-{lancelot.__version__}-cp310-macos_arm64"
+
+
+def test_bytecode_is_made_by_a_python_of_the_target_s_own_minor_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, tag in (("3.14.1", "cpython-313"), ("3.14.0", "cpython-314")):
+        python = tmp_path / "versions" / name / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/sh\necho {tag}\necho {python}\n")
+        python.chmod(0o755)
+    (tmp_path / "python3.14").write_text("#!/bin/sh\necho no such version >&2\nexit 127\n")
+    (tmp_path / "python3.14").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert build.interpreter_of(build.target_of("3.14", WINDOWS)) == str(tmp_path / "versions/3.14.0/bin/python")
+
+
+def test_without_such_a_python_there_is_no_bytecode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert build.interpreter_of(build.target_of("3.99", LINUX)) is None
+    (tmp_path / "module.py").touch()
+    build.compile_folder(tmp_path, None)
+    assert list(tmp_path.rglob("*.pyc")) == []
+
+
 # Lock files
 
 
@@ -115,7 +180,94 @@ def test_the_environment_for_development_does_not_install_a_second_runtime() -> 
     assert added.isdisjoint(names(runtime))
 
 
+MARKED = """\
+always==1 \\
+    --hash=sha256:{0}
+old==1 ; python_full_version < '3.11' \\
+    --hash=sha256:{0}
+old==2 ; python_full_version == '3.11.*' \\
+    --hash=sha256:{0}
+windows==1 ; sys_platform == 'win32' \\
+    --hash=sha256:{0}
+arm==1 ; python_full_version >= '3.12' and platform_machine == 'arm64' \\
+    --hash=sha256:{0}
+""".format("0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("python", "platform", "expected"),
+    [
+        ("3.10", LINUX, ["always==1", "old==1"]),
+        ("3.11", WINDOWS, ["always==1", "old==2", "windows==1"]),
+        ("3.12", MACOS, ["always==1", "arm==1"]),
+        ("3.11", MACOS, ["always==1", "old==2"]),
+    ],
+)
+def test_entries_are_chosen_by_the_target_whatever_runs_the_build(
+    python: str, platform: build.Platform, expected: list[str]
+) -> None:
+    packages = Path(next(path for path in sys.path if (Path(path) / "packaging" / "markers.py").exists()))
+    chosen = build.entries_for(build.target_of(python, platform), build.read_lock(MARKED), packages)
+    assert [f"{entry.name}=={entry.version}" for entry in chosen] == expected
+    assert not [entry.text for entry in chosen if ";" in entry.text]
+    assert build.read_lock("".join(entry.text for entry in chosen)) == tuple(
+        dataclasses.replace(entry, marker="") for entry in chosen
+    )
+
+
+@pytest.mark.parametrize("python", build.PYTHONS)
+@pytest.mark.parametrize("platform", build.PLATFORMS, ids=lambda platform: str(platform.name))
+def test_the_lock_pins_one_version_of_every_dependency_for_each_target(python: str, platform: build.Platform) -> None:
+    packages = Path(next(path for path in sys.path if (Path(path) / "packaging" / "markers.py").exists()))
+    entries = build.runtime_entries(build.LOCK.read_text(encoding="utf-8"))
+    chosen = [entry.name for entry in build.entries_for(build.target_of(python, platform), entries, packages)]
+    assert len(set(chosen)) == len(chosen)
+    assert dependencies() <= set(chosen)
+    assert ("pywin32" in chosen) == (platform is WINDOWS)
+
+
+def test_no_marker_of_the_lock_asks_for_more_than_a_minor_version_and_a_platform() -> None:
+    asked = " ".join(entry.marker for entry in build.read_lock(build.LOCK.read_text(encoding="utf-8")))
+    assert set(re.findall(r"'(\d[^']*)'", asked)) <= {"3.11", "3.11.*", "3.12", "3.13", "3.14"}
+    assert not re.findall("platform_release|platform_version|implementation_version|extra", asked)
+
+
 # Packages
+
+
+def test_pip_is_told_of_another_target_and_left_alone_with_this_one() -> None:
+    options = build.wheel_options(build.target_of("3.99", WINDOWS))
+    assert {"--python-version=3.99", "--abi=cp399", "--implementation=cp", "--platform=win_amd64"} <= set(options)
+    assert not [option for option in build.wheel_options(build.own_target()) if not option.startswith("--platform=")]
+
+
+def test_a_package_without_a_wheel_for_the_target_is_named_in_a_sentence() -> None:
+    output = "ERROR: No matching distribution found for pyarrow==26.0.1\n"
+    said = build.unserved(output, build.target_of("3.14", WINDOWS))
+    assert said is not None
+    assert said.startswith("The package index has no wheel of pyarrow==26.0.1 for Python 3.14 on windows-x86_64.")
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "WARNING: Retrying (Retry(total=0)) after connection broken\nERROR: No matching distribution found for mcp==2\n",
+        "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES\n",
+    ],
+)
+def test_a_network_that_fails_and_a_wrong_hash_are_not_taken_for_a_missing_wheel(output: str) -> None:
+    assert build.unserved(output, build.own_target()) is None
+
+
+def test_what_was_made_for_another_target_is_removed_and_what_this_one_needs_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build, "BUILD", tmp_path / "build")
+    for target in (build.own_target(), build.target_of("3.99", MACOS)):
+        with build.workshop(target) as where:
+            where.mkdir(exist_ok=True)
+            (where / target.tag).touch()
+    assert [path.name for path in (tmp_path / "build").iterdir()] == [build.own_target().tag]
 
 
 def test_a_python_without_pip_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -165,7 +317,20 @@ def test_bytecode_is_the_same_wherever_a_folder_lies_and_whatever_the_environmen
         "pyarrow/libarrow_flight.so.2600",
         "pyarrow/libarrow_python.so",
         "pyarrow/libarrow_python.so.2600.1.0",
+        "pyarrow/_flight.cp312-win_amd64.pyd",
+        "pyarrow/arrow_flight.dll",
+        "pyarrow/arrow_python_flight.dll",
+        "pyarrow/arrow_s3.dll",
+        "pyarrow/arrow.lib",
+        "pyarrow/_s3fs.cpython-312-darwin.so",
+        "pyarrow/libarrow_flight.2600.dylib",
+        "pyarrow/libarrow_s3.2600.dylib",
+        "pyarrow/libarrow_python.dylib",
+        "pyarrow/libarrow_python.2600.1.0.dylib",
+        "pyarrow/libarrow_python_parquet_encryption.2600.1.0.dylib",
         "numpy/f2py/__pycache__/crackfortran.cpython-311.pyc",
+        "pythonwin/win32ui.pyd",
+        "PyWin32.chm",
     ],
 )
 def test_what_no_import_needs_is_left_out(path: str) -> None:
@@ -182,13 +347,135 @@ def test_what_no_import_needs_is_left_out(path: str) -> None:
         "cryptography-50.0.2.dist-info/licenses/LICENSE",
         "pyarrow/libarrow_python.so.2600",
         "pyarrow/libarrow.so.2600",
+        "pyarrow/arrow.dll",
+        "pyarrow/arrow_python.dll",
+        "pyarrow/arrow_python_parquet_encryption.dll",
+        "pyarrow.libs/msvcp140-0fa7eb792d3fbcf2233e4ea47e9144b9.dll",
+        "pyarrow/libarrow.2600.dylib",
+        "pyarrow/libarrow_python.2600.dylib",
+        "pyarrow/libarrow_python_parquet_encryption.2600.dylib",
         "pyarrow/lib.cpython-311-x86_64-linux-gnu.so",
         "tzdata/zoneinfo/Europe/Stockholm",
         "lancedb/py.typed",
+        "pywin32_system32/pywintypes312.dll",
+        "win32/win32api.pyd",
     ],
 )
 def test_what_runs_or_tells_of_it_ships(path: str) -> None:
     assert build.ships(path)
+
+
+@pytest.mark.parametrize(
+    ("tag", "target", "fits"),
+    [
+        ("py3-none-any", ("3.12", WINDOWS), True),
+        ("py2.py3-none-any", ("3.10", MACOS), True),
+        ("py313-none-any", ("3.12", LINUX), False),
+        ("cp312-cp312-manylinux_2_28_x86_64", ("3.12", LINUX), True),
+        ("cp312-cp312-manylinux1_x86_64.manylinux_2_28_x86_64", ("3.12", LINUX), True),
+        ("cp312-cp312-manylinux_2_28_x86_64", ("3.12", ARM), False),
+        ("cp312-cp312-manylinux_2_34_x86_64", ("3.12", LINUX), False),
+        ("cp312-cp312-musllinux_1_2_x86_64", ("3.12", LINUX), False),
+        ("cp312-cp312-linux_x86_64", ("3.12", LINUX), False),
+        ("cp313-cp313-manylinux_2_28_x86_64", ("3.12", LINUX), False),
+        ("cp310-cp310-manylinux_2_28_x86_64", ("3.12", LINUX), False),
+        ("cp310-abi3-manylinux_2_28_x86_64", ("3.12", LINUX), True),
+        ("cp312-abi3-win_amd64", ("3.12", WINDOWS), True),
+        ("cp313-abi3-win_amd64", ("3.12", WINDOWS), False),
+        ("cp312-cp312-win32", ("3.12", WINDOWS), False),
+        ("cp312-cp312t-win_amd64", ("3.12", WINDOWS), False),
+        ("cp312-cp312-macosx_12_0_arm64", ("3.12", MACOS), True),
+        ("cp312-cp312-macosx_10_9_universal2", ("3.12", MACOS), True),
+        ("cp312-cp312-macosx_14_0_arm64", ("3.12", MACOS), False),
+        ("cp312-cp312-macosx_11_0_x86_64", ("3.12", MACOS), False),
+    ],
+)
+def test_a_wheel_fits_by_its_python_its_interface_and_its_platform(
+    tag: str,
+    target: tuple[str, build.Platform],
+    fits: bool,  # noqa: FBT001 - parametrize gives it by name
+) -> None:
+    assert build.tag_fits(tag, build.target_of(*target)) is fits
+
+
+def elf(machine: int) -> bytes:
+    return b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + machine.to_bytes(2, "little") + bytes(44)
+
+
+def pe(machine: int) -> bytes:
+    return (
+        b"MZ".ljust(0x3C, b"\0")
+        + (0x80).to_bytes(4, "little")
+        + bytes(0x40)
+        + b"PE\0\0"
+        + machine.to_bytes(2, "little")
+    )
+
+
+def mach(*processors: int) -> bytes:
+    if len(processors) == 1:
+        return b"\xcf\xfa\xed\xfe" + processors[0].to_bytes(4, "little") + bytes(24)
+    entries = b"".join(processor.to_bytes(4, "big") + bytes(16) for processor in processors)
+    return b"\xca\xfe\xba\xbe" + len(processors).to_bytes(4, "big") + entries
+
+
+INTEL_MAC, ARM_MAC, ARM_WINDOWS = 0x01000007, 0x0100000C, 0xAA64
+NATIVE = [
+    (elf(62), LINUX),
+    (elf(183), ARM),
+    (mach(ARM_MAC), MACOS),
+    (mach(INTEL_MAC, ARM_MAC), MACOS),
+    (pe(0x8664), WINDOWS),
+    (mach(INTEL_MAC), None),
+    (pe(ARM_WINDOWS), None),
+    (elf(40), None),
+]
+
+
+def make_wheel(site: Path, name: str, tag: str, **files: bytes) -> None:
+    (site / f"{name}-1.dist-info").mkdir(parents=True)
+    (site / f"{name}-1.dist-info" / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: other-none-any\nTag: {tag}\n")
+    for file, content in files.items():
+        (site / file).write_bytes(content)
+
+
+@pytest.mark.parametrize("platform", build.PLATFORMS, ids=lambda platform: str(platform.name))
+@pytest.mark.parametrize(("content", "meant"), NATIVE)
+def test_a_native_file_of_another_machine_is_refused_whatever_its_name(
+    tmp_path: Path, content: bytes, meant: build.Platform | None, platform: build.Platform
+) -> None:
+    make_wheel(tmp_path, "a", "py3-none-any", native=content)
+    foreign = list(build.foreign_files(tmp_path, build.target_of("3.12", platform)))
+    assert foreign == ([] if platform is meant else ["native"])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"MZ is a text", b"\xca\xfe\xba\xbe\0\0\0\x34a class of Java", b"\x89PNG", b"import os\n"]
+)
+def test_what_is_no_native_file_is_for_every_machine(tmp_path: Path, content: bytes) -> None:
+    make_wheel(tmp_path, "a", "py3-none-any", file=content)
+    build.check_fits(tmp_path, build.target_of("3.12", MACOS))
+
+
+def test_a_folder_with_a_wheel_of_this_machine_is_refused_in_a_sentence_that_names_it(tmp_path: Path) -> None:
+    make_wheel(tmp_path, "good", "py3-none-any")
+    make_wheel(tmp_path, "bad", "cp312-cp312-manylinux_2_28_x86_64")
+    with pytest.raises(build.BuildError, match=r"^Not for Python 3.12 on macos-arm64: bad-1.dist-info\. Remove "):
+        build.check_fits(tmp_path, build.target_of("3.12", MACOS))
+    build.check_fits(tmp_path, build.target_of("3.12", LINUX))
+
+
+def test_a_python_that_is_not_in_the_table_has_what_pip_chose_for_it(tmp_path: Path) -> None:
+    make_wheel(tmp_path, "a", "pp311-pypy311_pp73-manylinux_2_28_x86_64", native=elf(62))
+    build.check_fits(tmp_path, dataclasses.replace(build.target_of("3.11", LINUX), tag="pypy311"))
+    with pytest.raises(build.BuildError, match="Not for"):
+        build.check_fits(tmp_path, build.target_of("3.11", LINUX))
+
+
+def test_what_does_not_ship_may_be_for_any_machine(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool.exe").write_bytes(pe(0x8664))
+    build.check_fits(tmp_path, build.target_of("3.12", MACOS))
 
 
 # Archive
@@ -228,6 +515,17 @@ def test_the_version_is_read_without_importing_the_module(line: str) -> None:
 def test_a_module_without_a_version_is_a_sentence() -> None:
     with pytest.raises(build.BuildError, match="__version__"):
         build.read_version("version = 1\n")
+
+
+def test_windows_gets_a_file_to_double_click_that_sets_up_with_the_right_python(tmp_path: Path) -> None:
+    build.write_set_up(tmp_path / "lancelot-1.0.0-cp312-windows_x86_64.pyz", "3.12")
+    content = (tmp_path / "lancelot-1.0.0-cp312-windows_x86_64.cmd").read_bytes()
+    assert content.isascii()
+    assert content.count(b"\r\n") == content.count(b"\n") == content.count(b"\r") > 0
+    lines = content.decode().split("\r\n")
+    assert 'set "ARCHIVE=%~dp0lancelot-1.0.0-cp312-windows_x86_64.pyz"' in lines  # the folder may have spaces
+    assert lines.index('py -3.12 "%ARCHIVE%" init %*') < lines.index('python "%ARCHIVE%" init %*')
+    assert lines[-3:] == ["pause", "exit /b %RESULT%", ""]
 
 
 # Papers
@@ -277,6 +575,28 @@ def test_sums_are_those_that_sha256sum_reads(tmp_path: Path) -> None:
     assert build.sums_of([tmp_path / "x"]) == f"{hashlib.sha256(b'1').hexdigest()}  x\n"
 
 
+def test_the_sums_are_of_all_that_is_published_and_nothing_else(tmp_path: Path) -> None:
+    published = ["LICENSES-1-cp312-a.txt", "a.cdx.json", "a.cmd", "a.mcpb", "a.pyz", "b.pyz", "server.json"]
+    for name in (*published, "a.pyz.tmp", ".gitkeep", "SHA256SUMS", "notes.txt"):
+        (tmp_path / name).touch()
+    build.write_sums(tmp_path)
+    lines = (tmp_path / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    assert [line.partition("  ")[2] for line in lines] == published
+
+
+def test_each_archive_has_papers_of_its_own(tmp_path: Path) -> None:
+    make_package(tmp_path / "site", "a", License_Expression="MIT")
+    for name in ("lancelot.pyz", "lancelot-1-cp312-macos_arm64.pyz"):
+        (tmp_path / "dist").mkdir(exist_ok=True)
+        build.write_papers(tmp_path / "site", "1", tmp_path / "dist" / name)
+    assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == [
+        "LICENSES-1-cp312-macos_arm64.txt",
+        "LICENSES.txt",
+        "lancelot-1-cp312-macos_arm64.cdx.json",
+        "lancelot.cdx.json",
+    ]
+
+
 # Checks
 
 
@@ -296,10 +616,82 @@ def test_every_check_runs_and_those_that_failed_are_named(capfd: pytest.CaptureF
 # Command line
 
 
+def test_the_two_options_together_mean_every_combination() -> None:
+    request = build.requested(["3.10", "3.12"], ["windows-x86_64", "macos-arm64"])
+    assert [(target.python, target.platform.name) for target in request.targets] == [
+        ("3.10", "macos-arm64"),
+        ("3.12", "macos-arm64"),
+        ("3.10", "windows-x86_64"),
+        ("3.12", "windows-x86_64"),
+    ]
+    assert not request.every
+    everything = build.requested(["all"], ["all"])
+    assert (len(set(everything.targets)), everything.every) == (20, True)
+
+
+def test_an_option_that_is_left_out_stands_for_what_runs_the_build() -> None:
+    own = build.own_target()
+    assert [target.platform for target in build.requested(["3.10"], []).targets] == [own.platform]
+    assert [target.python for target in build.requested([], ["macos-arm64"]).targets] == [own.python]
+    assert build.requested([], []) == build.NOTHING_NAMED
+
+
+@pytest.mark.parametrize("command", ["check", "lock", "papers"])
+def test_a_command_that_is_for_this_machine_alone_takes_no_target(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        build.main([command, "--python", "3.12"])
+    assert ended.value.code == 2
+    assert f"not for {command}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def half_served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """A build whose dependencies have no wheels for macOS; gives the archives that were made."""
+    made: list[str] = []
+
+    def build_for(target: build.Target, archive: Path, _where: Path) -> None:
+        if target.platform is MACOS:
+            raise build.NotServedError(str(build.unserved("No matching distribution found for a==1", target)))
+        made.append(archive.name)
+
+    monkeypatch.setattr(build, "build_for", build_for)
+    monkeypatch.setattr(build, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(build, "ARCHIVE", tmp_path / "lancelot.pyz")
+    return made
+
+
+@pytest.mark.parametrize(("platform", "code"), [("all", 0), ("macos-arm64", 1)])
+def test_a_target_that_is_not_served_stops_no_other_and_is_told_of_at_the_end(
+    half_served: list[str], capsys: pytest.CaptureFixture[str], platform: str, code: int
+) -> None:
+    assert build.main(["--python", "3.12", "--platform", "linux-x86_64", "--platform", platform]) == code
+    assert [name for name in half_served if "linux_x86_64" in name]
+    assert len(half_served) == (3 if platform == "all" else 1)
+    told = "build: The package index has no wheel of a==1 for Python 3.12 on macos-arm64. "
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith(told)]
+
+
+def test_archives_are_tested_only_where_their_python_is() -> None:
+    tested = build.tested_targets(build.NOTHING_NAMED)
+    assert build.own_target() in tested
+    assert {target.platform for target in tested} == {build.own_target().platform}
+    elsewhere = next(platform for platform in build.PLATFORMS if platform != build.own_platform())
+    with pytest.raises(build.BuildError, match=f"cannot test archives for Python 3.12 on {elsewhere.name}"):
+        build.tested_targets(build.Request((build.target_of("3.12", elsewhere),)))
+
+
+def test_a_machine_without_any_python_to_test_with_is_not_told_that_all_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "interpreter_of", lambda _target: None)
+    with pytest.raises(build.BuildError, match=r"cannot test archives for Python 3\.10 on"):
+        build.check_archives(build.NOTHING_NAMED)
+
+
 def test_a_failure_is_a_sentence_on_stderr_and_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail() -> None:
+    def fail(_request: build.Request) -> None:
         raise build.BuildError("Something is missing. Install it.")  # noqa: EM101, TRY003  # nothing but the text matters
 
     monkeypatch.setattr(build, "COMMANDS", {"archive": fail})
@@ -313,6 +705,47 @@ def test_help_says_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert all(f"build.py {command}" in text for command in build.COMMANDS if command != "archive")
     assert "dist/lancelot.pyz" in text
+
+
+# The release
+
+WORKFLOW = PROJECT / ".github" / "workflows" / "release.yml"
+
+
+def workflow_list(name: str) -> list[str]:
+    """The items of a list on one line of the workflow."""
+    found = re.findall(rf"^ +{name}: \[(.*)\]$", WORKFLOW.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(found) == 1
+    return [item.strip(' "') for item in found[0].split(",")]
+
+
+def test_a_release_has_every_python_and_platform_of_the_table() -> None:
+    assert tuple(workflow_list("python")) == build.PYTHONS
+    names = [platform.name for platform in build.PLATFORMS]
+    assert workflow_list("platform") == names
+    text = WORKFLOW.read_text(encoding="utf-8")
+    assert re.findall(r"- \{platform: ([^,]+), runner: [a-z0-9.-]+\}", text) == names
+
+
+def test_a_release_runs_only_pinned_actions_and_commands_that_there_are() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    used = re.findall(r"uses: (\S+)(.*)", text)
+    assert used
+    assert [action for action, rest in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action + rest)] == []
+    commands = re.findall(r"python3? build\.py (\w+)", text)
+    assert set(commands) == {"test", "bundle", "papers"} <= build.COMMANDS.keys()
+
+
+def test_a_release_grants_no_job_more_than_it_needs() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    assert re.search(r"^permissions: \{\}$", text, re.MULTILINE)
+    assert re.findall(r"^      ([a-z-]+): (read|write)\b", text, re.MULTILINE) == [
+        ("contents", "read"),
+        ("contents", "write"),
+        ("id-token", "write"),
+        ("attestations", "write"),
+    ]
+    assert text.count("persist-credentials: false") == text.count("actions/checkout@")
 
 
 def test_an_old_python_is_refused_in_a_sentence(tmp_path: Path) -> None:

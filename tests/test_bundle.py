@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,9 +21,8 @@ import lancelot
 
 VALIDATOR = PROJECT / "node_modules" / ".bin" / ("mcpb.cmd" if os.name == "nt" else "mcpb")
 SETTINGS = {setting.field: setting for setting in lancelot.SETTINGS}
-MANIFEST: dict[str, Any] = build.manifest() if sys.platform in build.MANIFEST_PLATFORMS else {}
-
-pytestmark = pytest.mark.skipif(not MANIFEST, reason=f"there are no bundles for {sys.platform}")
+TARGET = build.target_of("3.12", build.linux("x86_64"))
+MANIFEST: dict[str, Any] = build.manifest(TARGET)
 
 TEXT = {"type": "string"}
 VARIABLE_SCHEMA = {
@@ -71,8 +69,9 @@ ENTRY_SCHEMA = {
 def bundle(tmp_path: Path) -> Path:
     """A bundle of an archive that stands for the real one."""
     (tmp_path / "any.pyz").write_bytes(b"an archive")
-    build.write_bundle(tmp_path / "any.pyz", tmp_path / build.bundle_name())
-    return tmp_path / build.bundle_name()
+    made = tmp_path / f"{TARGET.stem}.mcpb"
+    build.write_bundle(tmp_path / "any.pyz", made, TARGET)
+    return made
 
 
 # The file
@@ -89,13 +88,8 @@ def test_the_same_archive_gives_the_same_bundle_whatever_its_mode_and_time(bundl
     archive = tmp_path / "any.pyz"
     archive.chmod(0o755)
     os.utime(archive, (1, 1))
-    build.write_bundle(archive, tmp_path / "again")
+    build.write_bundle(archive, tmp_path / "again", TARGET)
     assert (tmp_path / "again").read_bytes() == bundle.read_bytes()
-
-
-def test_the_name_of_a_bundle_says_its_version_python_and_platform() -> None:
-    version, tag = re.escape(lancelot.__version__), "{}{}".format(*sys.version_info[:2])
-    assert re.fullmatch(rf"lancelot-{version}-[a-z]+{tag}t?-[a-z]+(-musl)?-[a-z0-9_]+\.mcpb", build.bundle_name())
 
 
 # The manifest
@@ -155,16 +149,21 @@ def test_the_manifest_lists_the_tools_that_are_always_there_and_says_that_settin
     assert MANIFEST["tools_generated"] == any(tool.needs for tool in lancelot.TOOLS)
 
 
-def test_the_manifest_is_for_this_platform_and_this_minor_version_of_python() -> None:
-    major, minor = sys.version_info[:2]
-    assert MANIFEST["compatibility"]["platforms"] == [sys.platform]
-    assert MANIFEST["compatibility"]["runtimes"] == {"python": f">={major}.{minor},<{major}.{minor + 1}"}
+@pytest.mark.parametrize(
+    ("platform", "system"),
+    [*zip(build.PLATFORMS, ("linux", "linux", "darwin", "win32"), strict=True)],
+)
+def test_the_manifest_is_for_one_platform_and_one_minor_version_of_python(
+    platform: build.Platform, system: str
+) -> None:
+    made: dict[str, Any] = build.manifest(build.target_of("3.10", platform))
+    assert made["compatibility"] == {"platforms": [system], "runtimes": {"python": ">=3.10,<3.11"}}
 
 
-def test_a_platform_without_bundles_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "freebsd15")
+def test_a_platform_without_bundles_is_a_sentence() -> None:
+    target = build.target_of("3.12", build.Platform("freebsd-amd64", "FreeBSD", "amd64", "freebsd15"))
     with pytest.raises(build.BuildError, match="not freebsd15"):
-        build.compatibility()
+        build.compatibility(target)
 
 
 def test_the_validator_of_the_format_takes_the_manifest(tmp_path: Path) -> None:
@@ -180,12 +179,27 @@ def test_the_validator_of_the_format_takes_the_manifest(tmp_path: Path) -> None:
 # The registry's entry
 
 
+def test_the_entry_lists_every_bundle_of_this_version_that_lies_there(bundle: Path, tmp_path: Path) -> None:
+    other = build.target_of("3.13", build.PLATFORMS[-1])
+    build.write_bundle(tmp_path / "any.pyz", tmp_path / f"{other.stem}.mcpb", other)
+    (tmp_path / "lancelot-0.0.0-cp312-linux_x86_64.mcpb").touch()
+    build.write_registry_entry(tmp_path)
+    entry = json.loads((tmp_path / "server.json").read_text(encoding="utf-8"))
+    jsonschema.Draft7Validator(ENTRY_SCHEMA).validate(entry)
+    assert [part["identifier"].rpartition("/")[2] for part in entry["packages"]] == [bundle.name, f"{other.stem}.mcpb"]
+
+
+def test_without_a_bundle_there_is_no_entry(tmp_path: Path) -> None:
+    build.write_registry_entry(tmp_path)
+    assert list(tmp_path.glob("*.json")) == []
+
+
 def test_the_entry_is_what_the_schema_of_the_registry_allows(bundle: Path) -> None:
-    jsonschema.Draft7Validator(ENTRY_SCHEMA).validate(build.registry_entry(bundle))
+    jsonschema.Draft7Validator(ENTRY_SCHEMA).validate(build.registry_entry([bundle]))
 
 
 def test_the_entry_names_the_bundle_of_this_release_and_its_sum(bundle: Path) -> None:
-    entry: dict[str, Any] = build.registry_entry(bundle)
+    entry: dict[str, Any] = build.registry_entry([bundle])
     (package,) = entry["packages"]
     assert entry["version"] == package["version"] == lancelot.__version__
     assert package["identifier"].endswith(f"/v{lancelot.__version__}/{bundle.name}")
@@ -193,7 +207,7 @@ def test_the_entry_names_the_bundle_of_this_release_and_its_sum(bundle: Path) ->
 
 
 def test_the_entry_has_every_setting_with_its_secrets_marked(bundle: Path) -> None:
-    entry: dict[str, Any] = build.registry_entry(bundle)
+    entry: dict[str, Any] = build.registry_entry([bundle])
     variables = entry["packages"][0]["environmentVariables"]
     assert [(one["name"], one["isSecret"]) for one in variables] == [
         (one.name, one.secret) for one in lancelot.SETTINGS
@@ -202,5 +216,5 @@ def test_the_entry_has_every_setting_with_its_secrets_marked(bundle: Path) -> No
 
 
 def test_the_entry_sets_no_default_since_a_setting_that_is_set_counts_as_the_person_s(bundle: Path) -> None:
-    entry: dict[str, Any] = build.registry_entry(bundle)
+    entry: dict[str, Any] = build.registry_entry([bundle])
     assert [one for one in entry["packages"][0]["environmentVariables"] if {"default", "value"} & one.keys()] == []

@@ -19,12 +19,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import jsonschema
 import pytest
 import wire
-from conftest import ARCHIVE, DATABASES, is_subsequence
+from conftest import DATABASES, is_subsequence
+from pythons import ARCHIVE, PYTHON
 
 import lancelot
 
 pytestmark = [
-    pytest.mark.skipif(not ARCHIVE.exists(), reason="dist/lancelot.pyz is not there: python3 build.py makes it"),
+    pytest.mark.skipif(not ARCHIVE.exists(), reason=f"{ARCHIVE} is not there: python3 build.py makes it"),
     pytest.mark.skipif(os.name == "nt", reason="the places of these files are those of Linux and macOS"),
 ]
 
@@ -156,7 +157,7 @@ def servers_in(name: str, path: Path) -> dict[str, Any]:
 # --- a home with files of every client, set up by the file that ships
 
 
-def run_init(*words: str, python: str = sys.executable, archive: str = str(ARCHIVE), **options: Any) -> str:
+def run_init(*words: str, python: str = PYTHON, archive: str = str(ARCHIVE), **options: Any) -> str:
     """Runs `init` without questions and returns what it printed; it must succeed."""
     done = subprocess.run(
         [python, archive, "init", "--path", str(DATABASES / "no-vector"), "--yes", *words],

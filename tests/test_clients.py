@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from typing import Any
 import anyio
 import pytest
 import wire
-from conftest import ARCHIVE, DATABASES, PROJECT, TESTS, child_environment
+from conftest import DATABASES, PROJECT, TESTS, child_environment
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from pythons import ARCHIVE, PYTHON
 
 import lancelot
 
@@ -39,8 +39,8 @@ def program(request: pytest.FixtureRequest, archive_cache: Path) -> tuple[list[s
     if request.param == "module":
         return list(wire.COMMAND), environ
     if not ARCHIVE.exists():
-        pytest.skip("dist/lancelot.pyz is not there: python3 build.py makes it")
-    return [sys.executable, str(ARCHIVE)], environ | {"SHIV_ROOT": str(archive_cache)}
+        pytest.skip(f"{ARCHIVE} is not there: python3 build.py makes it")
+    return [PYTHON, str(ARCHIVE)], environ | {"SHIV_ROOT": str(archive_cache)}
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import py_compile
 import re
 import shlex
 import subprocess
@@ -458,6 +459,22 @@ def test_what_an_archive_has_besides_its_record_is_named(tmp_path: Path) -> None
             "in the archive, gone is missing",
             "in the archive, changed differs",
         ]
+
+
+def test_bytecode_that_python_wrote_itself_is_no_problem_unless_it_differs_from_its_source(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text('"""Text."""\nNAMES = {"a", "b"}\n\ndef one():\n    return [name for name in NAMES]\n')
+    record = {"site-packages/module.py": hashlib.sha256(source.read_bytes()).hexdigest()}
+    compiled = [Path(py_compile.compile(str(source), optimize=level)) for level in (-1, 1, 2)]
+    assert list(lancelot.unpacked_problems(tmp_path, record)) == []
+    other = tmp_path / "other.py"
+    other.write_text("NAMES = {'c'}\n")
+    py_compile.compile(str(other), cfile=str(compiled[0]))
+    other.unlink()
+    compiled[1].write_bytes(b"no bytecode")
+    compiled[2].with_name("lost.pyc").write_bytes(compiled[2].read_bytes())
+    problems = [f"{path} was added" for path in (compiled[0], compiled[1], compiled[2].with_name("lost.pyc"))]
+    assert sorted(lancelot.unpacked_problems(tmp_path, record)) == sorted(problems)
 
 
 # --- the program's own command
