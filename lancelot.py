@@ -467,15 +467,36 @@ def read_choice(text: str, *, choices: Iterable[str]) -> str:
     return text.lower()
 
 
+def scheme_of(path: str) -> str:
+    """The scheme of an address, s3 of s3://bucket/folder, in lower case; "" for a path, also with a drive's letter."""
+    found = re.match(r"([a-z][a-z0-9+.-]+)://", path, re.IGNORECASE)
+    return found[1].lower() if found else ""
+
+
 def is_address(path: str) -> bool:
     """Whether a database path is an object-store or service address, not a folder."""
-    return re.match(r"[a-z][a-z0-9+]+://", path, re.IGNORECASE) is not None
+    return scheme_of(path) != ""
+
+
+def _read_file_address(address: str) -> str:
+    from urllib.request import url2pathname
+
+    parts = urlsplit(address)
+    if parts.netloc not in ("", "localhost") or not parts.path:
+        message = "a folder, or an address such as file:///home/me/lancedb"
+        raise ValueError(message)
+    return url2pathname(parts.path)
 
 
 def read_path(text: str) -> str:
-    """A folder, with `~` expanded; an object-store address such as s3://bucket/folder is kept as it is."""
+    """A folder, with `~` expanded or from a file:// address; an address such as s3://bucket/folder is kept as it is.
+
+    ValueError says what is allowed of file:// addresses.
+    """
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]  # quotes that a shell would have taken away
+    if scheme_of(text) == "file":
+        return _read_file_address(text)
     return text if is_address(text) else os.path.expanduser(text)  # noqa: PTH111 - Path would fold a trailing name
 
 
@@ -522,7 +543,24 @@ SETTINGS = (
         read_path,
         None,
         "The LanceDB database folder. Required for the tools to work. It must exist; Lancelot does not create it. "
-        "Best absolute, since clients start servers anywhere; it may begin with `~`.",
+        "Best absolute, since clients start servers anywhere; it may begin with `~`. Or an address such as "
+        "`s3://bucket/folder`.",
+    ),
+    Setting(
+        "LANCEDB_API_KEY",
+        "database_key",
+        str,
+        None,
+        "Key for LanceDB's own service, where `LANCEDB_PATH` is an address such as `db://name`; sent to no other.",
+        secret=True,
+    ),
+    Setting("LANCEDB_REGION", "database_region", str, "us-east-1", "Region of the database in LanceDB's own service."),
+    Setting(
+        "LANCEDB_HOST_OVERRIDE",
+        "database_host",
+        str,
+        None,
+        "Address of LanceDB's own service where you run it yourself, such as `https://lancedb.example.com`.",
     ),
     Setting(
         "LANCEDB_TABLE",
@@ -671,6 +709,8 @@ class Settings:
     """Every setting's value, where each came from, and sentences on what was wrong or is worth knowing."""
 
     path: str | None
+    database_region: str
+    database_host: str | None
     table: str
     text_column: str
     vector_column: str
@@ -689,6 +729,7 @@ class Settings:
     api_key: str | None = field(repr=False)
     chat_api_key: str | None = field(repr=False)
     passphrase: str | None = field(repr=False)
+    database_key: str | None = field(repr=False)
     config_dir: Path
     origins: Mapping[str, Origin]
     problems: tuple[str, ...]
@@ -1435,14 +1476,46 @@ def _path_advice(folder: Path) -> str:
     return "Set LANCEDB_PATH to an existing LanceDB folder; Lancelot does not create it."
 
 
+# As LanceDB has them; `db` is its own service, in which a host is the name of a database.
+AZURE_SCHEMES = ("az", "abfss")
+STORE_SCHEMES = ("s3", "s3+ddb", "gs", *AZURE_SCHEMES, "oss", "cos", "hf")
+SERVICE_SCHEME = "db"
+
+
+def _check_address(address: str) -> None:
+    """Refuses an address that LanceDB cannot read, or would read without the credentials that are in it."""
+    scheme = scheme_of(address)
+    place, query = re.fullmatch(r"[^:]+://([^?#]*)(.*)", address, re.DOTALL).groups()  # type: ignore[union-attr]
+    host, _, folder = place.partition("/")
+    if scheme not in (*STORE_SCHEMES, SERVICE_SCHEME):
+        raise LancelotError(
+            f"LANCEDB_PATH begins with {scheme}://, which LanceDB does not read.",
+            f"Set it to a folder, or to an address that begins with {listed(f'{one}://' for one in STORE_SCHEMES)} "
+            f"or {SERVICE_SCHEME}://.",
+        )
+    if ":" in host or ("@" in host and scheme not in AZURE_SCHEMES) or (query and scheme != "s3+ddb"):
+        raise LancelotError(
+            "LANCEDB_PATH holds a user, a password or a query, which LanceDB does not read from an address.",
+            "Take it out, and give credentials by the store's own variables, such as AWS_ACCESS_KEY_ID.",
+        )
+    if not host:
+        raise LancelotError(f"LANCEDB_PATH {scheme}:// names no bucket.", f"Set it as in {scheme}://bucket/folder.")
+    if inside := re.search(r"(?:^|/)([^/]+)\.lance(?:/|$)", folder):
+        raise LancelotError(
+            f"LANCEDB_PATH is inside the table {one_line(inside[1])}, not a database folder.",
+            f"Set LANCEDB_PATH to {scheme}://{one_line(f'{host}/{folder[: inside.start()]}'.rstrip('/'))}.",
+        )
+
+
 def check_folder(path: str | None) -> str:
-    """The path of a folder that LanceDB may be pointed at; LancelotError names the right one where it can."""
+    """The path or address that LanceDB may be pointed at; LancelotError names the right one where it can."""
     if path is None:
         raise LancelotError(
             "No database folder is set: LANCEDB_PATH is empty.",
             "Set it to a LanceDB folder in the client's configuration, or run `lancelot init`.",
         )
     if is_address(path):
+        _check_address(path)
         return path
     folder = Path(path)
     try:
@@ -1469,19 +1542,66 @@ def being_rewritten() -> LancelotError:
     )
 
 
+LOOK_AT_STATUS = "`lancedb_status` shows the tables and their columns."
+
+# What the engine says of an object store, in the order of looking: a pattern, the cause and the remedy. Its own words
+# quote the store's reply and requests, which may repeat keys and tokens: nothing of them is shown but an error's code.
+_CREDENTIALS = "Check the store's own variables in the client's configuration, such as AWS_ACCESS_KEY_ID."
+_STORE_CODE = r"<Code>(\w{1,60})</Code>"
+_STORE_FAILURES = (
+    (r"BadScheme", "is at an http:// address, which is not allowed", "Set AWS_ALLOW_HTTP=true, or use https://."),
+    (r"NoSuchBucket|ContainerNotFound|specified bucket", "has no such bucket", "Correct LANCEDB_PATH."),
+    (r"PermanentRedirect|AuthorizationHeaderMalformed", "has this bucket in another region", "Set AWS_REGION."),
+    (
+        r"Failed to get AWS credentials|CredentialsNotLoaded|TokenRequest|token request",
+        "needs credentials, and none were found",
+        "Set the store's own variables in the client's configuration, such as AWS_ACCESS_KEY_ID.",
+    ),
+    (r"no Azure account name", "needs an account, and none is set", "Set AZURE_STORAGE_ACCOUNT_NAME."),
+    (
+        r"Invalid Access Key|(status|code)\W{1,3}40[13]|InvalidToken|ExpiredToken",
+        "refused access",
+        _CREDENTIALS,
+    ),
+    (
+        r"TimedOut|kind: Timeout|timed out",
+        "did not answer in time",
+        "Check the network and, where it is set, AWS_ENDPOINT.",
+    ),
+    (
+        r"kind: Connect|error sending request",
+        "cannot be reached",
+        "Check the network and, where it is set, AWS_ENDPOINT.",
+    ),
+    (r"(status|code)\W{1,3}5\d\d", "failed itself", "Try again later."),
+)
+_OF_STORE = re.compile(
+    r'store: "\w|Generic (S3|MicrosoftAzure|GCS|OSS|COS) error|Azure account name|Invalid Access Key'
+)
+
+
+def _store_failure(words: str) -> LancelotError | None:
+    """What an error of an object store means, None where it is none of those that are known."""
+    if not _OF_STORE.search(words):
+        return None
+    for pattern, cause, remedy in _STORE_FAILURES:
+        if re.search(pattern, words):
+            code = re.search(_STORE_CODE, words)
+            return LancelotError(f"The object store {cause}{f' ({code[1]})' if code else ''}.", remedy)
+    return None
+
+
 def _is_stale(error: BaseException) -> bool:
     words = one_line(str(error))
     gone = "not found" in words.lower() and (".lance" in words or words.startswith("Table "))
     return gone or re.search(r"Version \d+ no longer exists", words) is not None
 
 
-LOOK_AT_STATUS = "`lancedb_status` shows the tables and their columns."
-
-
 def _engine_failure(
     doing: str, error: BaseException, *, stale: bool = False, remedy: str = LOOK_AT_STATUS
 ) -> LancelotError:
-    detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", _without_password(one_line(str(error))))
+    words = re.sub(r"body: .*|<Error>.*", "…", one_line(str(error)))
+    detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", _without_password(words))
     return LancelotError(
         f"LanceDB could not {doing}: {shorten(detail, 300)}.",
         remedy,
@@ -1490,6 +1610,8 @@ def _engine_failure(
 
 
 def _told(doing: str, error: BaseException, remedy: str) -> LancelotError:
+    if failure := _store_failure(one_line(str(error))):
+        return failure
     return being_rewritten() if _is_stale(error) else _engine_failure(doing, error, remedy=remedy)
 
 
@@ -1782,11 +1904,28 @@ def load_lancedb() -> Any:
     return lancedb
 
 
-class Store:
-    """A LanceDB folder, opened when it is first needed. Safe to share between threads."""
+# For what opens or lists; one that reads may take longer, since a search may have to read a whole column.
+STORE_SECONDS = 20.0
+# The engine tries a request again for 3 minutes, each time for 30 s: longer than any client waits. The time of one
+# request is left to the variable AWS_TIMEOUT and its like.
+STORE_OPTIONS = {"client_retry_timeout": "10", "download_retry_count": "1"}
 
-    def __init__(self, path: str | None, *, embedding_length: int | None = None) -> None:
+
+class Store:
+    """A LanceDB folder, or the address of one, opened when it is first needed. Safe to share between threads.
+
+    `service` is how LanceDB's own service is asked for a database: `api_key`, `region` and `host_override`.
+    """
+
+    def __init__(
+        self,
+        path: str | None,
+        *,
+        embedding_length: int | None = None,
+        service: Mapping[str, str | None] | None = None,
+    ) -> None:
         self.path = path
+        self._service = dict(service or {})
         self._embedding_length = embedding_length
         self._seen: set[str] = set()
         self._opened: set[str] = set()
@@ -1795,17 +1934,46 @@ class Store:
     @functools.cached_property
     def _database(self) -> Any:
         lancedb = load_lancedb()
-        with engine_errors("open the folder"):
-            return lancedb.connect(cast("str", self.path), read_consistency_interval=dt.timedelta(0))
+        path = cast("str", self.path)
+        scheme = scheme_of(path)
+        if scheme == SERVICE_SCHEME and not self._service.get("api_key"):
+            raise LancelotError(
+                f"No key for LanceDB's service is set, which {SERVICE_SCHEME}:// needs.", "Set LANCEDB_API_KEY."
+            )
+        options = self._service if scheme == SERVICE_SCHEME else {"storage_options": STORE_OPTIONS} if scheme else {}
+        with engine_errors("open the address", remedy=_CREDENTIALS) if scheme else engine_errors("open the folder"):
+            return lancedb.connect(
+                f"{scheme}{path[len(scheme) :]}", read_consistency_interval=dt.timedelta(0), **options
+            )
+
+    def _in_time(self, call: Callable[[], T]) -> T:
+        """What a short call returns; LancelotError where a server does not answer it within STORE_SECONDS."""
+        if not is_address(str(self.path)):
+            return call()
+        try:
+            return bounded(call, seconds=STORE_SECONDS, name="opening the address")
+        except TimeoutError as error:
+            server = "LanceDB's service" if scheme_of(str(self.path)) == SERVICE_SCHEME else "The object store"
+            raise LancelotError(
+                f"{server} did not answer within {STORE_SECONDS:g} s.",
+                "Check the network, the address and the store's own variables, such as AWS_ENDPOINT.",
+            ) from error
 
     def connect(self) -> Any:
         """The connection, after the folder was checked; connecting to a missing folder would create it."""
         check_folder(self.path)
-        return self._database
+        return self._in_time(lambda: self._database)
 
     def table_names(self) -> list[str]:
         """Every name that the folder lists, readable or not, in order."""
         database = self.connect()
+        names = self._in_time(lambda: self._list(database))
+        self._seen.update(names)
+        for name in names:
+            self._missed.pop(name, None)
+        return sorted(dict.fromkeys(names))
+
+    def _list(self, database: Any) -> list[str]:
         names: list[str] = []
         token: str | None = None
         with engine_errors("list the tables"):
@@ -1814,11 +1982,7 @@ class Store:
                 names += page.tables
                 token = page.page_token
                 if not token:
-                    break
-        self._seen.update(names)
-        for name in names:
-            self._missed.pop(name, None)
-        return sorted(dict.fromkeys(names))
+                    return names
 
     def is_replaced(self, name: str, names: Sequence[str]) -> bool:
         """Whether a table, or every table, was there before and has not been missed for long: its writer replaces it."""
@@ -1835,7 +1999,7 @@ class Store:
         doing = f"open the table {one_line(name)}"
         try:
             with engine_errors(doing):
-                table = database.open_table(name, version=database.open_table(name).version)
+                table = self._in_time(lambda: database.open_table(name, version=database.open_table(name).version))
         except LancelotError as error:
             # A folder that never was a table in this process may be damaged: the engine's words tell more.
             if not error.stale or name in self._opened or error.__cause__ is None:
@@ -3620,6 +3784,7 @@ class Status:
     unreadable: Mapping[str, str]
     default_table: str | None
     default_problem: str = ""
+    remedy: str = ""
     stats: Stats | None = None
     checks: tuple[Check, ...] = ()
 
@@ -3987,7 +4152,12 @@ class Searcher:
     ) -> None:
         self.settings = settings
         length = settings.embedding_dimensions if settings.is_set("EMBEDDING_DIMENSIONS") else None
-        self.store = store or Store(settings.path, embedding_length=length)
+        service = {
+            "api_key": settings.database_key,
+            "region": settings.database_region,
+            "host_override": settings.database_host,
+        }
+        self.store = store or Store(settings.path, embedding_length=length, service=service)
         self.embedder = embedder or Embedder(settings)
         self.chat = chat or ChatModel(settings)
 
@@ -4043,14 +4213,14 @@ class Searcher:
         """What there is to search, whatever is broken."""
         layouts: list[TableLayout] = []
         unreadable: dict[str, str] = {}
-        problem, default, default_problem = "", None, ""
+        problem, remedy, default, default_problem = "", "", None, ""
         try:
             # A disk or an object store that does not answer must not keep the answer back.
             layouts, unreadable, default, default_problem = bounded(
                 self._read_folder, seconds=STATUS_SECONDS, name="reading the folder"
             )
         except LancelotError as error:
-            problem = str(error)
+            problem, remedy = str(error), error.remedy
         except TimeoutError:
             problem = f"The folder was not read within {STATUS_SECONDS:g} s. See whether its disk or server answers."
         embedder = self.embedder
@@ -4060,6 +4230,7 @@ class Searcher:
             embeddings=embedder.available,
             why_no_embeddings="" if embedder.available else embedder.why_not,
             problem=problem,
+            remedy=remedy,
             tables=tuple(layouts),
             unreadable=unreadable,
             default_table=default,
@@ -7395,13 +7566,24 @@ def _folder_error(path: str | None) -> LancelotError | None:
     return None
 
 
+def _address_check(status: Status) -> Check:
+    """Whether the address was reached: the status tried to list its tables."""
+    path = str(status.settings.path)
+    if not status.problem:
+        return Check("folder", "ok", path)
+    told = status.problem.removesuffix(status.remedy).strip()
+    return Check("folder", "failed", f"{path}: {told}", status.remedy or "Check the address and the network.")
+
+
 def check_database_folder(status: Status) -> list[Check]:
     """Whether the folder is there, is the one that holds the tables, and may be read."""
     path = status.settings.path
     error = _folder_error(path)
     if error:
         return [Check("folder", "failed", error.cause, error.remedy)]
-    if not is_address(str(path)) and not os.access(str(path), os.R_OK | os.X_OK):
+    if is_address(str(path)):
+        return [_address_check(status)]
+    if not os.access(str(path), os.R_OK | os.X_OK):
         return [
             Check("folder", "failed", f"{path} may not be read by this user.", "Give this user the right to read it.")
         ]
@@ -7424,7 +7606,8 @@ def _tables_there(status: Status) -> Check:
 def check_tables(status: Status) -> list[Check]:
     """How many tables can be read, and each that cannot; nothing where folder or processor are already at fault."""
     if status.problem:
-        at_fault = _folder_error(status.settings.path) or processor_problem(processor_flags())
+        path = status.settings.path
+        at_fault = is_address(str(path)) or _folder_error(path) or processor_problem(processor_flags())
         return (
             []
             if at_fault

@@ -17,6 +17,9 @@ Make = Callable[..., lancelot.Settings]
 
 DEFAULTS = {
     "LANCEDB_PATH": None,
+    "LANCEDB_API_KEY": None,
+    "LANCEDB_REGION": "us-east-1",
+    "LANCEDB_HOST_OVERRIDE": None,
     "LANCEDB_TABLE": "documents",
     "LANCEDB_TEXT_COLUMN": "text",
     "LANCEDB_VECTOR_COLUMN": "vector",
@@ -39,6 +42,9 @@ DEFAULTS = {
 # One good value a variable, other than its default: as it is written, and as it is read.
 GOOD = {
     "LANCEDB_PATH": ("/data/db", "/data/db"),
+    "LANCEDB_API_KEY": ("sk-l", "sk-l"),
+    "LANCEDB_REGION": ("eu-west-1", "eu-west-1"),
+    "LANCEDB_HOST_OVERRIDE": ("https://db.example.com", "https://db.example.com"),
     "LANCEDB_TABLE": ("notes", "notes"),
     "LANCEDB_TEXT_COLUMN": ("content", "content"),
     "LANCEDB_VECTOR_COLUMN": ("embedding", "embedding"),
@@ -58,6 +64,7 @@ GOOD = {
     "LANCELOT_PASSPHRASE": ("a long one", "a long one"),
     "LANCELOT_LOG_LEVEL": ("DEBUG", "debug"),
 }
+SECRETS = {"LANCEDB_API_KEY", "OPENAI_API_KEY", "LANCELOT_CHAT_API_KEY", "LANCELOT_PASSPHRASE"}
 WHOLE_LIMIT = "a whole number from 1 to 200"
 WHOLE_BUDGET = "a whole number from 200 to 1,000,000"
 WHOLE_LENGTH = "a whole number from 1 to 100,000"
@@ -123,11 +130,7 @@ def test_every_variable_has_its_default(make_settings: Make) -> None:
 
 def test_every_variable_says_what_it_is_for() -> None:
     assert all(setting.help.endswith((".", ". ")) and len(setting.help) > 20 for setting in lancelot.SETTINGS)
-    assert {setting.name for setting in lancelot.SETTINGS if setting.secret} == {
-        "OPENAI_API_KEY",
-        "LANCELOT_CHAT_API_KEY",
-        "LANCELOT_PASSPHRASE",
-    }
+    assert {setting.name for setting in lancelot.SETTINGS if setting.secret} == SECRETS
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -135,7 +138,7 @@ def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
     name: str, make_settings: Make, config_dir: Path
 ) -> None:
     written, read = GOOD[name]
-    secret = name in ("OPENAI_API_KEY", "LANCELOT_CHAT_API_KEY", "LANCELOT_PASSPHRASE")
+    secret = name in SECRETS
     write_file(config_dir, {name: written})
     from_file = make_settings()
     assert value_of(from_file, name) == (None if secret else read)
@@ -270,6 +273,22 @@ def test_an_object_store_address_is_kept_as_it_is(address: str, make_settings: M
     settings = make_settings(LANCEDB_PATH=address)
     assert settings.path == address
     assert settings.problems == ()
+
+
+@pytest.mark.parametrize("address", ["file:///data/a%20b", "FILE://localhost/data/a%20b"])
+def test_a_file_address_is_read_as_its_path(address: str, make_settings: Make) -> None:
+    assert make_settings(LANCEDB_PATH=address).path == os.path.normpath("/data/a b")
+
+
+def test_a_file_address_of_another_machine_is_refused(make_settings: Make) -> None:
+    settings = make_settings(LANCEDB_PATH="file://server/data")
+    assert settings.path is None
+    assert "an address such as file:///home/me/lancedb" in settings.problems[0]
+
+
+@pytest.mark.parametrize("path", [r"C:\data\db", "C:/data/db", "c://data/db"])
+def test_a_drive_of_windows_is_no_scheme(path: str) -> None:
+    assert not lancelot.is_address(path)
 
 
 # --- the base URL
