@@ -1406,8 +1406,8 @@ def holds_tables(folder: Path) -> bool:
         return False
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-"""What LanceDB allows as the name of a table, but no longer than a reader bears."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+"""What LanceDB allows as the name of a table."""
 LOOK_SECONDS = 0.5
 
 
@@ -1469,7 +1469,7 @@ def _path_advice(folder: Path) -> str:
         if holds_tables(folder.parent):
             return f"Set LANCEDB_PATH to {folder.parent}, which holds LanceDB tables."
         if folder.parent.is_dir():
-            others = [entry.name for entry in folder.parent.iterdir() if entry.name != folder.name]
+            others = [entry.name for entry in folder.parent.iterdir() if entry.name != folder.name and entry.is_dir()]
             near = difflib.get_close_matches(folder.name, others, n=1)
             if near:
                 return f"Did you mean {folder.parent / near[0]}?"
@@ -1967,7 +1967,13 @@ class Store:
     def table_names(self) -> list[str]:
         """Every name that the folder lists, readable or not, in order."""
         database = self.connect()
-        names = self._in_time(lambda: self._list(database))
+        try:
+            names = self._in_time(lambda: self._list(database))
+        except LancelotError:
+            # One name that cannot be a table's makes the engine list none.
+            names = list(seen_tables(self.path))
+            if not names:
+                raise
         self._seen.update(names)
         for name in names:
             self._missed.pop(name, None)
@@ -4661,14 +4667,35 @@ def total_words(page: Page) -> str:
     return f"{page.total}+" if page.capped else f"{page.ranked if page.total is None else page.total}"
 
 
-def _with_unmatched(page: Page) -> Page:
-    """The page with a note on words of the query that none of its hits holds, lest a poor match be taken for an answer."""
-    if page.ran not in ("text", "fts") or not page.hits:
-        return page
+_ENOUGH_SHOWN = 5
+
+
+def _bare(text: str) -> str:
+    """A text without case and accents."""
+    return "".join(
+        letter for letter in unicodedata.normalize("NFKD", text).casefold() if not unicodedata.combining(letter)
+    )
+
+
+def _unmatched_words(page: Page) -> list[str]:
+    """The words of the query that no hit holds; of full-text search, which knows word forms, those not even by their first half."""
+    if page.ran == "fts":
+        texts = [_bare(hit.text) for hit in page.hits]
+        beginnings = {term: _bare(term)[: max(3, len(term) // 2)] for term in page.terms.counted}
+        return [term for term, beginning in beginnings.items() if not any(beginning in text for text in texts)]
     patterns = {term: re.compile(fold_pattern(term)) for term in page.terms.counted}
-    missed = [term for term, pattern in patterns.items() if not any(pattern.search(hit.text) for hit in page.hits)]
-    told = f"These words occur in none of the hits: {shorten(listed(missed, limit=10), 300)}."
-    return replace(page, notes=(*page.notes, told)) if missed else page
+    return [term for term, pattern in patterns.items() if not any(pattern.search(hit.text) for hit in page.hits)]
+
+
+def _with_unmatched(page: Page) -> Page:
+    """The page with a note on words of the query that none of its hits holds, lest a poor match be taken for an answer.
+
+    A page that shows few of many hits, or others than the best, tells nothing of that.
+    """
+    few = len(page.hits) < _ENOUGH_SHOWN and page.next_offset is not None
+    missed = [] if page.ran not in ("text", "fts") or page.request.offset or few else _unmatched_words(page)
+    told = f"These words occur in none of the hits shown: {shorten(listed(missed, limit=10), 300)}."
+    return replace(page, notes=(*page.notes, told)) if missed and page.hits else page
 
 
 def _empty_hint(page: Page) -> str:
@@ -8422,12 +8449,16 @@ _SHOWN_TABLES = 12
 def _tables_told(settings: Settings, tables: Sequence[str]) -> str:
     """Which tables there were at the start, and which one a call gets that names none."""
     if not tables:
-        return ""
+        known = settings.path and is_address(settings.path)
+        return f"{'Its tables are' if known else 'No table was seen there: what is wrong is'} told by lancedb_status."
+    told = shorten(listed(tables, limit=_SHOWN_TABLES), 300)
+    told = f"Its table is {told}." if len(tables) == 1 else f"Its tables are {told}."
+    if settings.is_set("LANCEDB_TABLE") and settings.table not in tables:
+        return f"{told} Name one as table in every call: LANCEDB_TABLE names another, {one_line(settings.table)}."
     if len(tables) == 1:
-        return f"Its table is {tables[0]}."
-    told = f"Its tables are {shorten(listed(tables, limit=_SHOWN_TABLES), 300)}."
-    if settings.is_set("LANCEDB_TABLE") or settings.table in tables:
-        return f"{told} A call that names no table gets {one_line(settings.table)}."
+        return told
+    if settings.table in tables:
+        return f"{told} A call that names no table gets {settings.table}."
     return f"{told} Name one as table in every call; where it does not hold the answer, try the others."
 
 
@@ -9606,6 +9637,9 @@ def backup_of(path: Path) -> Path:
 
 
 def _read_bytes(path: Path) -> bytes | None:
+    if path.exists() and not path.is_file():
+        message = f"{path.name} is not a file"  # a pipe would be waited for
+        raise ValueError(message)
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -10397,6 +10431,12 @@ def _this_machine(session: Session) -> Machine:
     return Machine(this_system(), session.environ, Path.cwd())
 
 
+def _is_found(client: Client, machine: Machine, scope: FileScope) -> bool:
+    """Whether the client has files of this scope, and has been used here: on this machine or in this project."""
+    paths = client_paths(client, machine, scope)
+    return bool(paths) and (is_installed(client, machine) or (scope == "project" and paths[0].exists()))
+
+
 def _named_clients(session: Session) -> list[Client]:
     """The clients of `--client`; with `all` those that are found on this machine and have files of this scope."""
     machine, scope = _this_machine(session), session.arguments.scope
@@ -10407,8 +10447,7 @@ def _named_clients(session: Session) -> list[Client]:
             f"{listed(missing)} has no file of a project.", f"Leave --scope out; these have one: {able}."
         )
     if "all" in session.arguments.client:
-        found = [client for client in CLIENTS if is_installed(client, machine) and client_paths(client, machine, scope)]
-        chosen = [client for client in CLIENTS if client in chosen or client in found]
+        chosen = [client for client in CLIENTS if client in chosen or _is_found(client, machine, scope)]
     if not chosen:
         raise LancelotError(
             "No client was found on this machine.",
@@ -10459,6 +10498,16 @@ def _written_starts(files: Iterable[tuple[Client, Path]]) -> list[Session]:
     return starts
 
 
+def _say_kept(client: Client, path: Path, entry: Mapping[str, Any]) -> None:
+    """Names what stays in an entry that was there before, since it may keep the server from what `init` set up."""
+    found = entry_in(client, path.read_bytes()) or {}
+    variables = entry.get("env", {})
+    kept = [name for name in found if name not in entry and name != "env"]
+    kept += [name for name in found.get("env", {}) if name not in variables]
+    if kept:
+        say(f"{client.title}: its entry keeps {listed(kept)} as before: take out what should not hold any more.")
+
+
 def _try_start(start: Session) -> bool:
     """Starts the server as a client will, from the root folder, and says how that went."""
     check = check_server(start, cwd=Path(start.command[0]).anchor)[0]
@@ -10480,6 +10529,8 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
     )
     if session.arguments.dry_run:
         return code
+    for client, path in done:
+        _say_kept(client, path, client.entry(session.command, variables))
     started = [_try_start(start) for start in _written_starts(done)]
     if "all" in session.arguments.client:
         say(f"\nFor any other client with an mcpServers file:\n\n{client_entry(session.command, variables)}")
@@ -10548,6 +10599,8 @@ def command_init(session: Session) -> int:
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
     failed = _report_machine(session)
     values = _ask_settings(session, interactive=interactive)
+    if not values["LANCEDB_PATH"]:
+        raise LancelotError("No folder to search is known.", "Give it: `init --path FOLDER`.")
     key = _ask_key(session, interactive=interactive)
     trial = _trial_settings(session, values, key)
     _report_folder(trial, must_work=True)

@@ -734,6 +734,34 @@ def test_all_means_those_that_are_found(init: Callable[..., Ended], machine: Pat
     ]
 
 
+def test_all_of_a_project_means_those_with_a_file_in_it_too(
+    init: Callable[..., Ended], machine: Path, tmp_path: Path
+) -> None:
+    before = make(tmp_path / "project" / ".vscode" / "mcp.json", '{"servers": {}}')
+    for words in (("--path", FOLDER, "--yes"), ("--remove",)):
+        assert init(*words, "--client", "all", "--scope", "project").code == 0
+    assert (tmp_path / "project" / ".vscode" / "mcp.json").read_bytes() == before
+    assert not (tmp_path / "project" / ".cursor").exists()
+    assert not (machine / ".cursor").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(init: Callable[..., Ended], machine: Path) -> None:
+    (machine / ".cursor").mkdir()
+    os.mkfifo(machine / ".cursor" / "mcp.json")
+    ended = init("--path", FOLDER, "--yes", "--client", "cursor")
+    assert ended.code == 1
+    assert "mcp.json was left as it is: mcp.json is not a file." in ended.err
+
+
+def test_what_stays_of_an_entry_that_was_there_is_named(init: Callable[..., Ended], machine: Path) -> None:
+    old = '{"mcpServers": {"lancelot": {"command": "x", "disabled": true, "env": {"LANCEDB_TABLE": "t"}}}}'
+    make(machine / ".cursor" / "mcp.json", old)
+    ended = init("--path", FOLDER, "--yes", "--client", "cursor")
+    assert "Cursor: its entry keeps disabled, LANCEDB_TABLE as before: take out what should not hold" in ended.out
+    assert "its entry keeps" not in init("--path", FOLDER, "--yes", "--client", "gemini").out
+
+
 def test_a_project_gets_its_own_file(init: Callable[..., Ended], tmp_path: Path) -> None:
     ended = init("--path", FOLDER, "--yes", "--client", "vscode", "--client", "claude-code", "--scope", "project")
     assert ended.code == 0

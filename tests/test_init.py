@@ -158,7 +158,7 @@ def test_a_folder_with_a_near_name_is_offered(init: Init, folder_copy: Callable[
 def test_no_folder_at_all_is_a_sentence(init: Init, config_dir: Path) -> None:
     ended = init("--yes")
     assert ended.code == 1
-    assert "No database folder is set" in ended.err
+    assert "Give it: `init --path FOLDER`" in ended.err
     assert not config_dir.exists()
 
 

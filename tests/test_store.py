@@ -426,6 +426,14 @@ def test_vectors_that_are_no_fixed_size_lists_are_named_with_their_type(
     assert layout_of({"text": TEXTS}).vector_problem == "it has no vector column"
 
 
+def test_a_folder_whose_name_no_table_can_have_keeps_no_other_table_from_being_searched(
+    make_table: Callable[..., Path], search: Search
+) -> None:
+    folder = make_table({"text": TEXTS})
+    (folder / "a name\nof no table.lance").mkdir()
+    assert search(folder, "zebra").table == "documents"
+
+
 def test_a_table_without_text_is_refused_with_its_columns(make_table: Callable[..., Path], search: Search) -> None:
     folder = make_table({"vector": VECTORS, "path": PATHS, "cachekey": ["ab12", "cd34"], "uuid": IDS})
     with pytest.raises(

@@ -257,10 +257,12 @@ def make_folders(folder: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("tables", "named", "told"),
     [
-        ([], "", ""),
+        ([], "", "No table was seen there: what is wrong is told by lancedb_status. "),
         (["documents"], "", "Its table is documents. "),
         (["only"], "", "Its table is only. "),
         (["a", "documents"], "", "Its tables are a, documents. A call that names no table gets documents. "),
+        (["a"], "b", "Its table is a. Name one as table in every call: LANCEDB_TABLE names another, b. "),
+        (["x" * 240], "", f"Its table is {'x' * 240}. "),
         (["b", "a"], "b", "Its tables are a, b. A call that names no table gets b. "),
         (
             ["b", "a"],
@@ -283,6 +285,11 @@ def test_the_instructions_are_there_whatever_the_folder_is(
 ) -> None:
     named = {} if path is None else {"LANCEDB_PATH": str(tmp_path / path) if path == "missing" else path}
     assert instructed(make_settings(**named)).startswith("Lancelot searches the user's own documents")
+
+
+def test_the_tables_of_an_object_store_are_not_looked_for_at_the_start(make_settings: MakeSettings) -> None:
+    text = instructed(make_settings(LANCEDB_PATH="s3://bucket/folder"))
+    assert "Its tables are told by lancedb_status." in text
 
 
 def test_a_folder_that_does_not_answer_holds_nothing_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
