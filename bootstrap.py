@@ -180,7 +180,8 @@ def remove_leftovers(folder):
     import time
 
     name = folder.name.rpartition("_")[0]
-    halves = [path for path in folder.parent.glob(name + "_*.tmp") if path.stat().st_mtime < time.time() - 3600]
+    found = set(folder.parent.glob(name + "_*.tmp")) | set(folder.parent.glob("lancelot*_*.tmp"))
+    halves = [path for path in found if path.stat().st_mtime < time.time() - 3600]
     for path in halves + list(folder.parent.glob(".*_*.removed")):
         shutil.rmtree(str(path), ignore_errors=True)
 
@@ -230,12 +231,26 @@ def unpack():
         refuse("is damaged (%s): get it anew." % error)
 
 
+def verify():
+    """Compares the unpacked copy with the archive by the module inside the archive: the copy's own may be the damage."""
+    sys.path.insert(0, os.path.join(sys.argv[0], "site-packages"))
+    import contextlib
+
+    import lancelot
+
+    with contextlib.suppress(RuntimeError):  # without a home folder there is no copy
+        lancelot.UNPACKED = unpacked_folder() / "site-packages"
+    sys.exit(lancelot.main())
+
+
 def main():
     """Starts Lancelot, or says why it cannot."""
     isolate()
     target = built_for()
     check_interpreter(target["interpreter"], interpreter())
     check_glibc(target["glibc"], glibc_version())
+    if sys.argv[1:2] == ["verify"]:
+        verify()
     unpack()
 
     import _bootstrap

@@ -418,6 +418,7 @@ def pip_install(requirement: str, folder: Path, *options: str, target: Target | 
     done = ended((*command, requirement), {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"})
     message = unserved(done.stderr, target or own_target())
     if message:
+        print(done.stderr, file=sys.stderr, flush=True)
         raise NotServedError(message)
     printed(done, f"pip could not install {requirement}. Check the network and pip's settings, then run this again.")
 
@@ -1050,7 +1051,8 @@ def development_python(folders: Sequence[Path]) -> Path:
     run(command, environment=os.environ, failure=failure)
     python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     site = next(environment.rglob("site-packages"))
-    write(site / "lancelot.pth", "".join(f"{folder}\n" for folder in folders))
+    # Not a bare path: packages for Windows have .pth files of their own in there.
+    write(site / "lancelot.pth", "".join(f"import site; site.addsitedir({str(folder)!r})\n" for folder in folders))
     return python
 
 
@@ -1076,7 +1078,7 @@ ALL = "all"
 class Request:
     """What to make: the targets that were named; none stand for dist/lancelot.pyz, which is for the running Python.
 
-    Where `every` is set, targets that the dependencies do not serve are no failure.
+    Where `every` is set, targets that the dependencies do not serve are no failure, unless that is all of them.
     """
 
     targets: tuple[Target, ...] = ()
@@ -1094,7 +1096,13 @@ def runtime_folder(target: Target, packer: Path, where: Path) -> Path:
 
 def packer_folder() -> Path:
     """The folder with what packs and reads the lock, which runs here."""
-    return installed("packer", packer_entries(LOCK.read_text(encoding="utf-8")), own_target())
+    try:
+        return installed("packer", packer_entries(LOCK.read_text(encoding="utf-8")), own_target())
+    except NotServedError as error:
+        message = (
+            "pip finds not even what packs the archive, which every Python can run. Check its settings and its index."
+        )
+        raise BuildError(message) from error
 
 
 def build_for(target: Target, archive: Path, where: Path) -> None:
@@ -1145,7 +1153,7 @@ def build_requested(request: Request, make: Callable[[Target, Path], None] = lam
     write_common_papers()
     for said in not_served:
         say(said)
-    if not_served and not request.every:
+    if not_served and (not request.every or len(not_served) == len(jobs)):
         message = f"Not made: {len(not_served)} of {len(jobs)}. What could be made is in {ARCHIVE.parent}."
         raise BuildError(message)
 

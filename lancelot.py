@@ -10229,7 +10229,7 @@ def bytecode_of(path: Path) -> Path | None:
         made = compile(
             source.read_bytes(), str(source), "exec", dont_inherit=True, optimize=int(level) if optimized else 0
         )
-        found = marshal.loads(path.read_bytes()[BYTECODE_HEAD:])  # noqa: S302 - what lies there runs anyway
+        found = marshal.loads(path.read_bytes()[BYTECODE_HEAD:])  # noqa: S302 - it is compared, never run
     except (OSError, SyntaxError, ValueError, EOFError, TypeError):
         return None
     # Codes are equal where their instructions, constants and names are; the paths in them do not count.
@@ -10250,6 +10250,10 @@ def unpacked_problems(folder: Path, record: Mapping[str, str]) -> Iterator[str]:
                 yield f"{there[name]} differs"
 
 
+UNPACKED: Path | None = None
+"""The packages of the unpacked copy, where this runs out of the archive itself; the archive's starting code sets it."""
+
+
 def command_verify(session: Session) -> int:
     """`verify`: compares the archive and its unpacked copy with the record inside, file by file."""
     program = Path(session.command[-1])
@@ -10260,7 +10264,11 @@ def command_verify(session: Session) -> int:
     try:
         with zipfile.ZipFile(program) as archive:
             record: dict[str, str] = json.loads(archive.read(RECORD))
-            problems = [*archive_problems(archive, record), *unpacked_problems(Path(__file__).parent, record)]
+            problems = [*archive_problems(archive, record)]
+        if UNPACKED and UNPACKED.exists():
+            problems += unpacked_problems(UNPACKED, record)
+        else:
+            say("It is not unpacked here, so the archive alone is compared.")
         with program.open("rb") as file:
             digest = file_sum(file)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:

@@ -282,7 +282,7 @@ def test_an_account_without_a_home_or_with_one_that_it_may_not_write_is_told_to_
     tmp_path.chmod(0o555)
     for environment, why in (({}, "home directory"), ({"HOME": str(tmp_path)}, "Permission denied")):
         said = refusal(start("version", root=None, before=account, **environment))
-        assert said.startswith("lancelot.pyz cannot be unpacked into ~/.shiv (")
+        assert said.startswith(f"{ARCHIVE.name} cannot be unpacked into ~/.shiv (")
         assert why in said
     tmp_path.chmod(0o755)
 
@@ -401,21 +401,23 @@ def test_an_account_without_a_home_and_a_network_verifies_it_indexes_and_is_serv
     assert server.end() == []
 
 
+@posix
 def test_a_start_that_was_killed_is_made_up_for_and_old_leftovers_are_removed(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    for name in ("lancelot.pyz_old.tmp", "lancelot.pyz_new.tmp", ".lancelot.pyz_a.removed", "other.pyz_1.tmp"):
+    names = (f"{ARCHIVE.name}_old.tmp", f"{ARCHIVE.name}_new.tmp", "lancelot-0.0.9.pyz_b.tmp", "other.pyz_1.tmp")
+    for name in (*names, ".lancelot.pyz_a.removed"):
         (root / name / "site-packages").mkdir(parents=True)
-    for name in ("lancelot.pyz_old.tmp", "other.pyz_1.tmp"):
+    for name in set(names) - {f"{ARCHIVE.name}_new.tmp"}:
         os.utime(root / name, (1_600_000_000, 1_600_000_000))
     first = subprocess.Popen([*BARE, str(ARCHIVE), "version"], env={"SHIV_ROOT": str(root)}, stdout=subprocess.PIPE)
-    while first.poll() is None and not list(root.glob("lancelot.pyz_*.tmp/site-packages/cryptography")):
+    while first.poll() is None and not list(root.glob("lancelot*_*.tmp/site-packages/cryptography")):
         pass
     first.kill()
     assert first.communicate(timeout=LIMIT)[0] == b""
-    assert len(unfinished(root)) == 5
+    assert len(unfinished(root)) == 6
     second = start("version", root=root)
     assert (second.returncode, second.stderr) == (0, "")
-    assert unfinished(root) == ["lancelot.pyz_new.tmp", "other.pyz_1.tmp"]
+    assert unfinished(root) == [f"{ARCHIVE.name}_new.tmp", "other.pyz_1.tmp"]
     assert ", 0 problems\n" in start("verify", root=root).stdout
 
 
@@ -427,7 +429,7 @@ def test_a_copy_that_cannot_start_is_unpacked_anew_unless_others_run_from_it(
     with holding(site.parent):
         said = refusal(start("version", root=tmp_path / "shiv"))
     assert said == (
-        f"lancelot.pyz is damaged where it was unpacked: end what runs from {site.parent}, and remove that folder.\n"
+        f"{ARCHIVE.name} is damaged where it was unpacked: end what runs from {site.parent}, and remove that folder.\n"
     )
     assert start("version", root=tmp_path / "shiv").stdout == f"lancelot {VERSION}\n"
     assert (site / "lancelot.py").exists()
@@ -496,6 +498,29 @@ def test_what_was_changed_added_or_removed_after_unpacking_is_named(unpacked: Un
     assert ", 3 problems\n" in done.stdout
 
 
+def test_a_copy_that_would_vouch_for_itself_is_not_asked(unpacked: Unpacked, tmp_path: Path) -> None:
+    site = linked_copy(unpacked, tmp_path / "shiv")
+    (bytecode,) = (site / "__pycache__").glob("lancelot.*.pyc")
+    bytecode.unlink()
+    code = "import sys; sys.exit('8,258 files, 0 problems')"
+    liar = f"import marshal, sys; sys.stdout.buffer.write(marshal.dumps(compile({code!r}, 'lancelot.py', 'exec')))"
+    made = subprocess.run([PYTHON, "-c", liar], capture_output=True, check=True, timeout=LIMIT).stdout
+    (original,) = (unpacked.site / "__pycache__").glob("lancelot.*.pyc")
+    bytecode.write_bytes(original.read_bytes()[:16] + made)
+    (site / "first.pth").write_text("import sys; sys.exit('from first.pth')\n", encoding="utf-8")
+    done = start("verify", root=tmp_path / "shiv")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"failed: {bytecode} differs\n" in done.stdout
+    assert f"failed: {site / 'first.pth'} was added\n" in done.stdout
+
+
+def test_an_archive_that_is_not_unpacked_is_verified_and_stays_so(tmp_path: Path) -> None:
+    done = start("verify", root=tmp_path / "shiv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("It is not unpacked here, so the archive alone is compared.\n")
+    assert not (tmp_path / "shiv").exists()
+
+
 # The unpacked copies
 
 
@@ -513,7 +538,7 @@ def make_copies(root: Path, *names: str) -> list[Path]:
 def test_a_first_start_removes_all_but_the_last_version_before(tmp_path: Path) -> None:
     root = tmp_path / "root"
     oldest, older, last = make_copies(root, "lancelot.pyz_a", "lancelot.pyz_b", "renamed_c")
-    half, removed = root / "lancelot.pyz_d.tmp", root / ".lancelot.pyz_e.removed"
+    half, removed = root / f"{ARCHIVE.name}_d.tmp", root / ".lancelot.pyz_e.removed"
     (half / "site-packages").mkdir(parents=True)
     (half / "site-packages" / "lancelot.py").touch()
     with holding(oldest):

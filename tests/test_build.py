@@ -673,6 +673,21 @@ def test_a_target_that_is_not_served_stops_no_other_and_is_told_of_at_the_end(
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith(told)]
 
 
+def test_every_target_that_is_not_served_is_a_failure(half_served: list[str]) -> None:
+    assert build.main(["--python", "all", "--platform", "macos-arm64"]) == 1
+    assert half_served == []
+
+
+def test_an_index_without_what_packs_the_archive_is_no_word_on_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(*_: object) -> Path:
+        raise build.NotServedError
+
+    monkeypatch.setattr(build, "installed", installed)
+    with pytest.raises(build.BuildError, match="pip finds not even what packs the archive") as failure:
+        build.packer_folder()
+    assert not isinstance(failure.value, build.NotServedError)
+
+
 def test_archives_are_tested_only_where_their_python_is() -> None:
     tested = build.tested_targets(build.NOTHING_NAMED)
     assert build.own_target() in tested
