@@ -1033,7 +1033,8 @@ CHECKS = (
     Check("ruff check", "ruff", ("check", ".")),
     Check("ruff format", "ruff", ("format", "--check", ".")),
     Check("mypy", "mypy", ()),
-    Check("pytest", "pytest", ()),
+    # What a module's tests share is made once: a module stays with one process.
+    Check("pytest", "pytest", ("-n", "auto", "--dist", "loadfile")),
 )
 
 
