@@ -808,9 +808,19 @@ def _first_set(setting: Setting, environ: Mapping[str, str], stored: Mapping[str
 
 
 def _without_password(text: str) -> str:
-    """Addresses without the user, the password and the query that they may carry."""
-    named = re.sub(r"//(?:[^/\s]*|[^/\s:]*:\S*)@", "//", text)
+    """Addresses without the user, the password, the query and the fragment that they may carry.
+
+    What stands before the @ of an abfss address is the name of a container.
+    """
+    named = re.sub(r"(?!(?<=abfss:)//[\w$-]+@)//(?:[^/\s]*|[^/\s:]*:\S*)@", "//", text, flags=re.IGNORECASE)
+    named = re.sub(r"""(://[^\s"'?#]*)([?#])[^\s"']*[^\s"'.,;:]""", r"\1\2…", named)
     return re.sub(r"""[?&][\w-]+=[^\s"']*[^\s"'.,;:]""", "?…", named)
+
+
+def shown_path(path: str) -> str:
+    """A folder, or an address without what may be secret, on one line and cut, as it stands in a sentence."""
+    shown = clean_surrogates(_without_password(path))
+    return shorten(one_line(shown), 300) if is_address(path) else shown
 
 
 def _quoted(text: str) -> str:
@@ -1482,9 +1492,135 @@ STORE_SCHEMES = ("s3", "s3+ddb", "gs", *AZURE_SCHEMES, "oss", "cos", "hf")
 SERVICE_SCHEME = "db"
 
 
+@dataclass(frozen=True)
+class StoreVariables:
+    """The variables of one kind of object store, which LanceDB reads from this process's environment.
+
+    `prefix` begins their names, `plain` are those that are no secrets; `credentials` and `endpoint` stand in remedies.
+    """
+
+    prefix: str
+    plain: tuple[str, ...]
+    credentials: str
+    endpoint: str = ""
+    file: str = ""
+
+    @property
+    def address(self) -> str:
+        """What says where the store is, for a sentence."""
+        return f"LANCEDB_PATH and, where it is set, {self.endpoint}" if self.endpoint else "LANCEDB_PATH"
+
+    def is_secret(self, name: str) -> bool:
+        """Whether a variable holds a secret of this store."""
+        name = name.upper()
+        ours = self.prefix and name.startswith(self.prefix) and name not in self.plain
+        return bool(ours) and re.search(r"KEY|TOKEN|SECRET|SAS|PASSWORD", name) is not None
+
+
+_S3 = StoreVariables(
+    "AWS_",
+    (
+        *("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ALLOW_HTTP", "AWS_REGION"),
+        *("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_TIMEOUT", "AWS_CONNECT_TIMEOUT", "AWS_SKIP_SIGNATURE"),
+        *("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "AWS_EC2_METADATA_DISABLED", "AWS_ROLE_ARN"),
+        *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    ),
+    "AWS_ACCESS_KEY_ID",
+    "AWS_ENDPOINT",
+    "~/.aws/credentials",
+)
+_GOOGLE = StoreVariables(
+    "GOOGLE_",
+    ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS"),
+    "GOOGLE_SERVICE_ACCOUNT",
+)
+_AZURE = StoreVariables(
+    "AZURE_",
+    (
+        *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_ALLOW_HTTP"),
+        *("AZURE_STORAGE_USE_EMULATOR", "AZURE_STORAGE_CLIENT_ID", "AZURE_STORAGE_TENANT_ID", "AZURE_CLIENT_ID"),
+        *("AZURE_TENANT_ID", "AZURE_USE_AZURE_CLI", "AZURE_FEDERATED_TOKEN_FILE"),
+    ),
+    "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ENDPOINT",
+)
+_OWN_VARIABLES = "the store's own variables"
+_OTHER_STORE = StoreVariables("", (), _OWN_VARIABLES)
+STORES: Mapping[str, StoreVariables] = {
+    "s3": _S3,
+    "s3+ddb": _S3,
+    "gs": _GOOGLE,
+    **dict.fromkeys(AZURE_SCHEMES, _AZURE),
+    "oss": StoreVariables("OSS_", ("OSS_ENDPOINT", "OSS_REGION"), _OWN_VARIABLES, "OSS_ENDPOINT"),
+    "cos": StoreVariables("COS_", ("COS_ENDPOINT",), _OWN_VARIABLES, "COS_ENDPOINT"),
+    "hf": StoreVariables("HF_", (), "HF_TOKEN"),
+}
+
+
+def _credentials_of(scheme: str) -> str:
+    return "LANCEDB_API_KEY" if scheme == SERVICE_SCHEME else STORES[scheme].credentials
+
+
+def is_file_variable(name: str) -> bool:
+    """Whether a store's variable, one of those that are no secrets, holds the path of a file."""
+    return name.upper().endswith("_FILE") or name.upper().startswith(_GOOGLE.prefix)
+
+
+def plain_variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of an address's store that are set here and are no secrets; paths are made absolute."""
+    store = STORES.get(scheme_of(path), _OTHER_STORE)
+    found = {name: value for name in store.plain if (value := clean_surrogates(environ.get(name, "")).strip())}
+    return {name: os.path.abspath(value) if is_file_variable(name) else value for name, value in found.items()}  # noqa: PTH100 - never raises
+
+
+def secret_variables(path: str, environ: Mapping[str, str]) -> list[str]:
+    """The names of the variables of an address's store that are set here and are secrets."""
+    store = STORES.get(scheme_of(path), _OTHER_STORE)
+    return sorted(name for name, value in environ.items() if value.strip() and store.is_secret(name))
+
+
+def _variable_problem(name: str, value: str) -> str:
+    if re.search(r"[^\x20-\x7e]", value) and not is_file_variable(name) and name.upper() != "AWS_PROFILE":
+        return f"{name} holds a line break, or another character that is in no such value."
+    if re.match(r"(AWS|AZURE)\w*_ENDPOINT", name.upper()) and not re.match(r"https?://[^\s/]", value, re.IGNORECASE):
+        return f"{name} does not begin with http:// or https:// and the name of a server."
+    return ""
+
+
+def prepare_variables(path: str, environ: MutableMapping[str, str]) -> None:
+    """Takes blank variables of an address's store out, which the engine would read as values.
+
+    LancelotError where one has a value on which the engine breaks down; the value is not shown.
+    """
+    store = STORES.get(scheme_of(path), _OTHER_STORE)
+    for name, value in list(environ.items()):
+        if not (store.is_secret(name) or name.upper() in store.plain):
+            continue
+        if not value.strip():
+            del environ[name]
+        elif problem := _variable_problem(name, value):
+            raise LancelotError(problem, f"Correct or unset {name}.")
+
+
+def _check_place(scheme: str, host: str, folder: str) -> None:
+    """Refuses an address without a bucket, or with a folder that the engine would not read as it is written."""
+    if not host and scheme == SERVICE_SCHEME:
+        raise LancelotError("LANCEDB_PATH db:// names no database.", "Set it as in db://name.")
+    if not host:
+        raise LancelotError(f"LANCEDB_PATH {scheme}:// names no bucket.", f"Set it as in {scheme}://bucket/folder.")
+    names = re.sub("%2e", ".", folder, flags=re.IGNORECASE).removesuffix("/").split("/")
+    if folder and {"", ".", ".."} & set(names):
+        raise LancelotError(
+            'LANCEDB_PATH holds two slashes in a row, or "." or ".." as a folder, which an object store does not know.',
+            f"Write every folder of it by its name, as in {scheme}://bucket/folder.",
+        )
+
+
 def _check_address(address: str) -> None:
     """Refuses an address that LanceDB cannot read, or would read without the credentials that are in it."""
     scheme = scheme_of(address)
+    if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", address):
+        raise LancelotError("LANCEDB_PATH holds a line break or another control character.", "Take it out.")
     place, query = re.fullmatch(r"[^:]+://([^?#]*)(.*)", address, re.DOTALL).groups()  # type: ignore[union-attr]
     host, _, folder = place.partition("/")
     if scheme not in (*STORE_SCHEMES, SERVICE_SCHEME):
@@ -1496,14 +1632,13 @@ def _check_address(address: str) -> None:
     if ":" in host or ("@" in host and scheme not in AZURE_SCHEMES) or (query and scheme != "s3+ddb"):
         raise LancelotError(
             "LANCEDB_PATH holds a user, a password or a query, which LanceDB does not read from an address.",
-            "Take it out, and give credentials by the store's own variables, such as AWS_ACCESS_KEY_ID.",
+            f"Take it out, and give credentials by {_credentials_of(scheme)}.",
         )
-    if not host:
-        raise LancelotError(f"LANCEDB_PATH {scheme}:// names no bucket.", f"Set it as in {scheme}://bucket/folder.")
+    _check_place(scheme, host, folder)
     if inside := re.search(r"(?:^|/)([^/]+)\.lance(?:/|$)", folder):
         raise LancelotError(
-            f"LANCEDB_PATH is inside the table {one_line(inside[1])}, not a database folder.",
-            f"Set LANCEDB_PATH to {scheme}://{one_line(f'{host}/{folder[: inside.start()]}'.rstrip('/'))}.",
+            f"LANCEDB_PATH is inside the table {shorten(one_line(inside[1]), 100)}, not a database folder.",
+            f"Set LANCEDB_PATH to {shown_path(f'{scheme}://{host}/{folder[: inside.start()]}'.rstrip('/'))}.",
         )
 
 
@@ -1544,9 +1679,9 @@ def being_rewritten() -> LancelotError:
 
 LOOK_AT_STATUS = "`lancedb_status` shows the tables and their columns."
 
-# What the engine says of an object store, in the order of looking: a pattern, the cause and the remedy. Its own words
-# quote the store's reply and requests, which may repeat keys and tokens: nothing of them is shown but an error's code.
-_CREDENTIALS = "Check the store's own variables in the client's configuration, such as AWS_ACCESS_KEY_ID."
+# What the engine says of an object store, in the order of looking: a pattern, the cause and the remedy, in which {0} is the
+# StoreVariables. Its own words quote the store's reply and requests, which may repeat keys and tokens: nothing of them is
+# shown but an error's code.
 _STORE_CODE = r"<Code>(\w{1,60})</Code>"
 _STORE_FAILURES = (
     (r"BadScheme", "is at an http:// address, which is not allowed", "Set AWS_ALLOW_HTTP=true, or use https://."),
@@ -1555,29 +1690,54 @@ _STORE_FAILURES = (
     (
         r"Failed to get AWS credentials|CredentialsNotLoaded|TokenRequest|token request",
         "needs credentials, and none were found",
-        "Set the store's own variables in the client's configuration, such as AWS_ACCESS_KEY_ID.",
+        "Set {0.credentials} in the client's configuration.",
     ),
-    (r"no Azure account name", "needs an account, and none is set", "Set AZURE_STORAGE_ACCOUNT_NAME."),
+    (r"no Azure account name", "needs an account, and none is set", "Set {0.credentials}."),
     (
         r"Invalid Access Key|(status|code)\W{1,3}40[13]|InvalidToken|ExpiredToken",
         "refused access",
-        _CREDENTIALS,
+        "Check {0.credentials} in the client's configuration.",
     ),
     (
-        r"TimedOut|kind: Timeout|timed out",
-        "did not answer in time",
-        "Check the network and, where it is set, AWS_ENDPOINT.",
+        r'failed to parse ".*" as Duration',
+        "is given a variable that is no time, such as 30s",
+        "Correct the variable, such as AWS_TIMEOUT.",
     ),
     (
-        r"kind: Connect|error sending request",
-        "cannot be reached",
-        "Check the network and, where it is set, AWS_ENDPOINT.",
+        r'failed to parse ".*" as boolean',
+        "is given a variable that is neither true nor false",
+        "Correct the variable, such as AWS_ALLOW_HTTP.",
+    ),
+    (r"Config error: failed to parse", "is given a variable that it cannot read", "Check {0.credentials}."),
+    (r"TimedOut|kind: Timeout|timed out", "did not answer in time", "Check the network, {0.address}."),
+    (
+        r"ListResponseBody|InvalidListResponse|hyper::Error\(Parse|kind: (Decode|Redirect)",
+        "did not answer as one does",
+        "Check the address of the store: {0.address}.",
+    ),
+    (
+        r"kind: Connect|error sending request|hyper::Error\(|SdkError: .*no service error",
+        "cannot be reached, or stopped answering",
+        "Check the network, {0.address}.",
     ),
     (r"(status|code)\W{1,3}5\d\d", "failed itself", "Try again later."),
+    (
+        r"(?i)body: Some\(\"\s*<(!doctype|html)",
+        "did not answer as one does",
+        "Check the address of the store: {0.address}.",
+    ),
 )
 _OF_STORE = re.compile(
-    r'store: "\w|Generic (S3|MicrosoftAzure|GCS|OSS|COS) error|Azure account name|Invalid Access Key'
+    r'store: "(?!Local)\w|Generic (S3|MicrosoftAzure|GCS|OSS|COS|Config) error|Azure account name|Invalid Access Key|SdkError'
 )
+_CHECK_SERVICE = "Check LANCEDB_HOST_OVERRIDE, LANCEDB_REGION and the network."
+_STORES_IN_WORDS = ((r"Azure", _AZURE), (r"\bGCS\b|google", _GOOGLE), (r"\bS3\b|aws|SdkError", _S3))
+
+
+def _store_in(words: str) -> StoreVariables:
+    """The store that an error of the engine is about."""
+    found = (store for pattern, store in _STORES_IN_WORDS if re.search(pattern, words))
+    return next(found, _OTHER_STORE)
 
 
 def _store_failure(words: str) -> LancelotError | None:
@@ -1587,7 +1747,27 @@ def _store_failure(words: str) -> LancelotError | None:
     for pattern, cause, remedy in _STORE_FAILURES:
         if re.search(pattern, words):
             code = re.search(_STORE_CODE, words)
-            return LancelotError(f"The object store {cause}{f' ({code[1]})' if code else ''}.", remedy)
+            told = f"The object store {cause}{f' ({code[1]})' if code else ''}."
+            return LancelotError(told, remedy.format(_store_in(words)))
+    return None
+
+
+def _unknown_store_failure(words: str) -> LancelotError | None:
+    """What is told of an error in the engine's internal notation, or of the AWS library: none of it may be shown."""
+    if not _OF_STORE.search(words) or not re.search(r"\w \{ |SdkError", words):
+        return None
+    return LancelotError(
+        "The object store could not be read, for a reason that is not known.",
+        f"Check LANCEDB_PATH, the network and {_store_in(words).credentials}.",
+    )
+
+
+def _service_failure(words: str) -> LancelotError | None:
+    """What an error of LanceDB's own service means, None where it answered with a reason of its own."""
+    if not re.search(r"request_id ?=", words):
+        return None
+    if re.search(r"Hit retry limit|error sending request|error decoding response", words):
+        return LancelotError("LanceDB's service did not answer.", _CHECK_SERVICE)
     return None
 
 
@@ -1600,7 +1780,7 @@ def _is_stale(error: BaseException) -> bool:
 def _engine_failure(
     doing: str, error: BaseException, *, stale: bool = False, remedy: str = LOOK_AT_STATUS
 ) -> LancelotError:
-    words = re.sub(r"body: .*|<Error>.*", "…", one_line(str(error)))
+    words = re.sub(r"(?i)body: .*|<([!?]|(error|html|head|body)\b).*", "…", one_line(str(error)))
     detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", _without_password(words))
     return LancelotError(
         f"LanceDB could not {doing}: {shorten(detail, 300)}.",
@@ -1610,9 +1790,12 @@ def _engine_failure(
 
 
 def _told(doing: str, error: BaseException, remedy: str) -> LancelotError:
-    if failure := _store_failure(one_line(str(error))):
+    words = one_line(str(error))
+    if failure := _store_failure(words) or _service_failure(words):
         return failure
-    return being_rewritten() if _is_stale(error) else _engine_failure(doing, error, remedy=remedy)
+    if _is_stale(error):
+        return being_rewritten()
+    return _unknown_store_failure(words) or _engine_failure(doing, error, remedy=remedy)
 
 
 @contextlib.contextmanager
@@ -1941,7 +2124,8 @@ class Store:
                 f"No key for LanceDB's service is set, which {SERVICE_SCHEME}:// needs.", "Set LANCEDB_API_KEY."
             )
         options = self._service if scheme == SERVICE_SCHEME else {"storage_options": STORE_OPTIONS} if scheme else {}
-        with engine_errors("open the address", remedy=_CREDENTIALS) if scheme else engine_errors("open the folder"):
+        check_it = f"Check {_credentials_of(scheme)} in the client's configuration." if scheme else LOOK_AT_STATUS
+        with engine_errors(f"open the {'address' if scheme else 'folder'}", remedy=check_it):
             return lancedb.connect(
                 f"{scheme}{path[len(scheme) :]}", read_consistency_interval=dt.timedelta(0), **options
             )
@@ -1953,15 +2137,19 @@ class Store:
         try:
             return bounded(call, seconds=STORE_SECONDS, name="opening the address")
         except TimeoutError as error:
-            server = "LanceDB's service" if scheme_of(str(self.path)) == SERVICE_SCHEME else "The object store"
+            store = STORES.get(scheme_of(str(self.path)))
+            server = "The object store" if store else "LanceDB's service"
             raise LancelotError(
                 f"{server} did not answer within {STORE_SECONDS:g} s.",
-                "Check the network, the address and the store's own variables, such as AWS_ENDPOINT.",
+                f"Check the network, {store.address}." if store else _CHECK_SERVICE,
             ) from error
 
     def connect(self) -> Any:
         """The connection, after the folder was checked; connecting to a missing folder would create it."""
-        check_folder(self.path)
+        path = check_folder(self.path)
+        if is_address(path):
+            prepare_variables(path, os.environ)  # where the engine itself reads them
+            load_lancedb()  # may take seconds, which are not the server's
         return self._in_time(lambda: self._database)
 
     def table_names(self) -> list[str]:
@@ -4527,7 +4715,8 @@ class Searcher:
             raise being_rewritten()
         if not names:
             raise LancelotError(
-                f"The folder {self.settings.path} holds no tables.", "Check LANCEDB_PATH, or write a table first."
+                f"The folder {shown_path(self.settings.path or '')} holds no tables.",
+                "Check LANCEDB_PATH, or write a table first.",
             )
         if name or self.settings.is_set("LANCEDB_TABLE"):
             near = difflib.get_close_matches(wanted, names, n=3)
@@ -4543,7 +4732,9 @@ class Searcher:
             return with_text[0].table
         if not layouts:
             reasons = " ".join(unreadable.values())
-            raise LancelotError(f"No table of {self.settings.path} can be read.", shorten(reasons, 600))
+            raise LancelotError(
+                f"No table of {shown_path(self.settings.path or '')} can be read.", shorten(reasons, 600)
+            )
         raise LancelotError(
             "No table was named, and the folder has several.",
             f"Name one as table, or set LANCEDB_TABLE. {self._tables_there_are()}",
@@ -5027,7 +5218,7 @@ def _status_object(status: Status) -> dict[str, Any]:
     settings = status.settings
     answer: dict[str, Any] = {
         "lancelot": __version__,
-        "folder": settings.path and clean_surrogates(_without_password(settings.path)),
+        "folder": settings.path and shown_path(settings.path),
         "connected": not status.problem,
         "problem": status.problem,
         "defaultTable": status.default_table,
@@ -5088,7 +5279,7 @@ def _stats_object(status: Status) -> dict[str, Any]:
     types = stats.file_types
     shown = {
         "table": stats.table,
-        "folder": path and shorten(clean_surrogates(_without_password(path)), 1000),
+        "folder": path and shorten(shown_path(path), 1000),
         "totalFiles": stats.files,
         "totalChunks": stats.chunks,
         "fileTypes": None if types is None else dict(itertools.islice(types.items(), MOST_FILE_TYPES)),
@@ -7595,7 +7786,7 @@ def _folder_error(path: str | None) -> LancelotError | None:
 
 def _address_check(status: Status) -> Check:
     """Whether the address was reached: the status tried to list its tables."""
-    path = str(status.settings.path)
+    path = shorten(shown_path(str(status.settings.path)), 150)  # the reason after it must not be cut off
     if not status.problem:
         return Check("folder", "ok", path)
     told = status.problem.removesuffix(status.remedy).strip()
@@ -7640,10 +7831,10 @@ def check_tables(status: Status) -> list[Check]:
             if at_fault
             else [Check("tables", "failed", status.problem, "Check the folder or address and its files.")]
         )
-    lines = [
-        Check("tables", "failed", f"{name}: {reason}", "Restore the table, or write it again.")
-        for name, reason in status.unreadable.items()
-    ]
+    restore = "Restore the table, or write it again."
+    if is_address(str(status.settings.path)):
+        restore = "Check the store and the network; restore the table only where both are well."
+    lines = [Check("tables", "failed", f"{name}: {reason}", restore) for name, reason in status.unreadable.items()]
     if status.default_problem:
         lines.append(Check("tables", "failed", status.default_problem, "Set LANCEDB_TABLE to a table that is there."))
     return [_tables_there(status), *lines]
@@ -8844,7 +9035,7 @@ def warm_up(searcher: Searcher) -> None:
     """Imports the database and, where an endpoint can be asked, its client, and logs what the folder holds."""
     try:
         names = searcher.store.table_names()
-        place = _without_password(str(searcher.store.path))
+        place = shown_path(str(searcher.store.path))
         logger.info("%s holds %s: %s", place, plural(len(names), "table"), listed(names))
         if searcher.embedder.available or searcher.settings.chat_model:
             import openai  # noqa: F401 - so that the first search does not wait for it
@@ -9599,6 +9790,8 @@ def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> d
         for name, value in found.items()
         if value and stored.get(name) != value and _without_password(value) == value
     }
+    stores = plain_variables(found["LANCEDB_PATH"] or stored.get("LANCEDB_PATH", ""), environ)
+    variables |= {name: value for name, value in stores.items() if _without_password(value) == value}
     # Some clients start servers with a bare environment: what is stored or unpacked must be found without these, too.
     own, config = account_home(), environ.get("XDG_CONFIG_HOME")
     home = environ.get("HOME") or own
@@ -9955,8 +10148,10 @@ def _innermost(error: BaseException) -> BaseException:
     return _innermost(within[0]) if within else error
 
 
-async def _ask_server(command: Sequence[str], environ: Mapping[str, str], log: TextIO, cwd: str | None) -> int:
-    """Starts a server as a client does and asks it for its tools and its status; returns how many tools it has."""
+async def _ask_server(
+    command: Sequence[str], environ: Mapping[str, str], log: TextIO, cwd: str | None
+) -> tuple[int, str]:
+    """Starts a server as a client does; returns how many tools it has, and what its status says of a folder or table at fault."""
     import anyio
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -9969,7 +10164,8 @@ async def _ask_server(command: Sequence[str], environ: Mapping[str, str], log: T
             result = await client.call_tool("lancedb_status", {})
     if result.is_error:
         raise LancelotError("The server's lancedb_status failed.", "Its log says more.")
-    return len(tools)
+    status = json.loads(cast("Any", result.content[0]).text)
+    return len(tools), status.get("problem") or status.get("defaultTableProblem") or ""
 
 
 def _server_environment(session: Session) -> dict[str, str]:
@@ -9980,13 +10176,16 @@ def _server_environment(session: Session) -> dict[str, str]:
 
 
 def check_server(session: Session, *, cwd: str | None = None) -> list[Check]:
-    """A round trip through a server: this very program, started and asked by an MCP client, and how long it took."""
+    """A round trip through a server: this very program, started and asked by an MCP client, and how long it took.
+
+    A second line tells of a folder or a table that this server cannot read.
+    """
     import anyio
 
     started = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
-            tools = anyio.run(_ask_server, session.command, _server_environment(session), log, cwd)
+            tools, problem = anyio.run(_ask_server, session.command, _server_environment(session), log, cwd)
         except Exception as error:  # noqa: BLE001 - whatever keeps a server from answering is the finding
             log.seek(0)
             last = one_line((log.read().strip().splitlines() or [""])[-1])
@@ -9995,13 +10194,21 @@ def check_server(session: Session, *, cwd: str | None = None) -> list[Check]:
             told = f"The server did not answer within {time.monotonic() - started:.1f} s: {why}."
             return [Check("server", "failed", told, f"Run by hand: {' '.join(session.command)}")]
     told = f"initialize, tools/list ({plural(tools, 'tool')}) and lancedb_status: {time.monotonic() - started:.1f} s."
-    return [Check("server", "ok", told)]
+    folder = (
+        [Check("folder", "failed", f"The server answers, but there is nothing that it can search: {problem}")]
+        if problem
+        else []
+    )
+    return [Check("server", "ok", told), *folder]
 
 
 def command_doctor(session: Session) -> int:
     """`doctor`: every check, a line each as it comes; exit code 1 where one failed."""
     as_json = session.arguments.json
-    server = Examination("server", lambda _status: check_server(session), SERVER_SECONDS + ENDING_SECONDS, live=True)
+    # Whether the folder can be read was looked at already, in the same environment.
+    server = Examination(
+        "server", lambda _status: check_server(session)[:1], SERVER_SECONDS + ENDING_SECONDS, live=True
+    )
     checks: list[Check] = []
     for check in examine(read_status(Searcher(session.settings)), (*CHECKS, server)):
         checks.append(check)
@@ -10084,9 +10291,7 @@ def _index_request(session: Session) -> IndexRequest:
             "Name one with --path, which is made where it is not there; or run `init`.",
         )
     if is_address(settings.path):
-        raise LancelotError(
-            f"{_without_password(settings.path)} is no folder of this machine.", "Name one with --path."
-        )
+        raise LancelotError(f"{shown_path(settings.path)} is no folder of this machine.", "Name one with --path.")
     request = IndexRequest(
         Path(options.folder),
         Path(settings.path).absolute(),
@@ -10318,7 +10523,7 @@ def _input_ended() -> LancelotError:
 
 
 def _ask(question: str, suggested: str) -> str:
-    suffix = f" [{_without_password(suggested)}]" if suggested else ""
+    suffix = f" [{shown_path(suggested)}]" if suggested else ""
     sys.stderr.write(f"{question}{suffix}: ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
@@ -10386,7 +10591,7 @@ def _report_folder(settings: Settings, *, must_work: bool) -> None:
     status = Searcher(settings, embedder=Embedder(settings, key=lambda _: KeyLookup(None))).status()
     if status.problem and must_work:
         raise LancelotError(status.problem, "Nothing was stored.")
-    say(f"Folder {settings.path}: {plural(len(status.tables), 'table')}")
+    say(f"Folder {shown_path(settings.path or '')}: {plural(len(status.tables), 'table')}")
     for layout in status.tables:
         kind = "text and vectors" if layout.text and layout.vectors else "text" if layout.text else "vectors only"
         say(f"  {layout.table}: {plural(layout.rows, 'row')}, {kind}")
@@ -10424,6 +10629,15 @@ def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, s
     known = read_stored(session.settings.config_dir)[0] | dict(values)
     # A name that was just asked for is stored or was taken out: this environment does not come before that.
     return client_variables({name: value for name, value in session.environ.items() if name not in values}, known)
+
+
+def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
+    """Says which secrets of an address's store the client's server will not have, and where to put them."""
+    path = values.get("LANCEDB_PATH") or session.settings.path or ""
+    if names := secret_variables(path, session.environ):
+        file = STORES[scheme_of(path)].file
+        or_file = f", or keep them in the store's own file, {file}" if file else ""
+        say(f"\nIn this environment alone: {listed(names)}. Set them in the client's own environment{or_file}.")
 
 
 def _print_client_entries(command: Sequence[str], variables: Mapping[str, str]) -> None:
@@ -10518,11 +10732,11 @@ def _say_kept(client: Client, path: Path, entry: Mapping[str, Any]) -> None:
 
 def _try_start(start: Session) -> bool:
     """Starts the server as a client will, from the root folder, and says how that went."""
-    check = check_server(start, cwd=Path(start.command[0]).anchor)[0]
-    if check.status != "failed":
+    check = check_server(start, cwd=Path(start.command[0]).anchor)[-1]
+    if check.status == "ok":
         say(f"ok:      {check.message}")
         return True
-    say(f"warning: {check.message} {check.remedy}")
+    say(f"warning: {check.message} {check.remedy}".rstrip())
     say("The files stay as they are now: mend this and run `init` again, or take the server out with --remove.")
     return False
 
@@ -10535,6 +10749,7 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
         session,
         lambda client, path: plan_entry(client, path, client.checked_entry(session.command, variables), stored=stored),
     )
+    _say_store_secrets(session, values)
     if session.arguments.dry_run:
         return code
     for client, path in done:
@@ -10550,7 +10765,7 @@ def _show_stored(session: Session) -> int:
     secret = {setting.name for setting in SETTINGS if setting.secret}
     say(f"Settings file: {settings_file(settings.config_dir)}")
     for name, value in read_stored(settings.config_dir)[0].items():
-        say(f"  {name} = {'not shown' if name in secret else _without_password(one_line(value))}")
+        say(f"  {name} = {'not shown' if name in secret else shown_path(one_line(value))}")
     lookup = Embedder(settings).lookup
     say(f"Key for {host_of(settings.endpoint)}: {f'from the {lookup.place}' if lookup.place else 'none'}")
     for line in (*settings.problems, *lookup.reasons):
@@ -10622,6 +10837,7 @@ def command_init(session: Session) -> int:
     if options.client:
         return _write_clients(session, values, key) or failed
     _print_client_entries(session.command, _entry_variables(session, values))
+    _say_store_secrets(session, values)
     return failed
 
 

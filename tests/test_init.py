@@ -125,6 +125,15 @@ def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
     assert found["hits"][0]["title"] == "Hästar på Gotland.md"
 
 
+def test_a_written_entry_that_names_a_table_which_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / ".cursor").mkdir()
+    old = {"mcpServers": {"lancelot": {"command": "x", "env": {"LANCEDB_TABLE": "t"}}}}
+    (tmp_path / ".cursor" / "mcp.json").write_text(json.dumps(old), encoding="utf-8")
+    done = run_program("init", "--path", FOLDER, "--yes", "--client", "cursor", HOME=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert 'there is nothing that it can search: There is no table "t", which LANCEDB_TABLE names.' in done.stdout
+
+
 def test_a_wrong_folder_is_a_sentence_and_nothing_is_stored(machine: Path, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     ended = run_program("init", "--path", str(missing), "--api-key-stdin", "--yes", given=f"{KEY}\n")

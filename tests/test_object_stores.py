@@ -1,15 +1,17 @@
 """Tables in object stores: from a real S3 server on loopback, as from the same folder, and what goes wrong there."""
 
+import contextlib
 import http.server
 import importlib.util
 import json
 import re
 import socket
+import socketserver
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,17 +153,19 @@ def test_a_prefix_without_tables_is_told_as_one(object_store: ObjectStore) -> No
     ("changed", "told"),
     [
         ({"LANCEDB_PATH": "s3://nowhere/x"}, "has no such bucket (NoSuchBucket). Correct LANCEDB_PATH."),
-        ({"AWS_ACCESS_KEY_ID": "AKIASECRET"}, "refused access (InvalidAccessKeyId). Check the store's own variables"),
-        ({"AWS_SECRET_ACCESS_KEY": "SECRET"}, "refused access (SignatureDoesNotMatch). Check the store's own"),
-        ({"AWS_SESSION_TOKEN": "SECRET"}, "refused access (InvalidToken). Check the store's own variables"),
+        ({"AWS_ACCESS_KEY_ID": "AKIASECRET"}, "refused access (InvalidAccessKeyId). Check AWS_ACCESS_KEY_ID in"),
+        ({"AWS_SECRET_ACCESS_KEY": "SECRET"}, "refused access (SignatureDoesNotMatch). Check AWS_ACCESS_KEY_ID"),
+        ({"AWS_SESSION_TOKEN": "SECRET"}, "refused access (InvalidToken). Check AWS_ACCESS_KEY_ID"),
         (
             {"AWS_ENDPOINT": "http://127.0.0.1:9"},
-            "cannot be reached. Check the network and, where it is set, AWS_ENDPOINT.",
+            "cannot be reached, or stopped answering. Check the network, LANCEDB_PATH and, where it is set, AWS_ENDPOINT.",
         ),
+        ({"AWS_TIMEOUT": "SECRET"}, "is given a variable that is no time, such as 30s. Correct the variable"),
+        ({"AWS_ALLOW_HTTP": "SECRET"}, "is given a variable that is neither true nor false. Correct the variable"),
         ({"AWS_ALLOW_HTTP": ""}, "is at an http:// address, which is not allowed. Set AWS_ALLOW_HTTP=true"),
         (
             {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "true"},
-            "needs credentials, and none were found. Set the store's own variables",
+            "needs credentials, and none were found. Set AWS_ACCESS_KEY_ID in",
         ),
     ],
 )
@@ -227,6 +231,166 @@ def test_what_lies_there_as_a_table_and_is_none_is_named(object_store: ObjectSto
     assert "1 hit" in command_line(environ, "search", "zebra", "--table", "whole").stdout
 
 
+# What the engine says where it takes long to make it say so.
+DYNAMO = "lance error: LanceError(IO): WrappedSdkError: request_id: unknown, no service error"
+REFUSED = "lance error: LanceError(IO): WrappedSdkError: request_id: SECRET, ResourceNotFoundException"
+UNKNOWN = 'Invalid input, IO { source: Generic { store: "%s", source: SomethingNew { text: "SECRET" } } }'
+STALLED = 'IO { source: Generic { store: "S3", source: reqwest::Error { kind: Body, source: TimedOut } } }'
+
+BROKEN_OFF = STALLED.replace("TimedOut", "hyper::Error(Body, Os { code: 104, kind: ConnectionReset })")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (DYNAMO, "cannot be reached, or stopped answering. Check the network, LANCEDB_PATH and"),
+        (REFUSED, "could not be read, for a reason that is not known. Check LANCEDB_PATH, the network and AWS_ACCESS_"),
+        (BROKEN_OFF, "cannot be reached, or stopped answering. Check the network"),
+        (STALLED, "did not answer in time. Check the network"),
+        (
+            UNKNOWN % "S3",
+            "could not be read, for a reason that is not known. Check LANCEDB_PATH, the network and AWS_ACC",
+        ),
+        (
+            UNKNOWN % "MicrosoftAzure",
+            "could not be read, for a reason that is not known. Check LANCEDB_PATH, the network a",
+        ),
+        (
+            "Generic GCS error: token request failed",
+            "needs credentials, and none were found. Set GOOGLE_SERVICE_ACCOUNT",
+        ),
+        (
+            "Generic MicrosoftAzure error: status: 403",
+            "refused access. Check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_",
+        ),
+        (
+            "Unable to find Azure account name: no Azure account name",
+            "needs an account, and none is set. Set AZURE_STORAGE",
+        ),
+        ("Generic OSS error: status: 403", "refused access. Check the store's own variables"),
+    ],
+)
+def test_an_error_of_a_store_is_told_in_a_sentence_with_the_variables_of_that_store(words: str, told: str) -> None:
+    with pytest.raises(lancelot.LancelotError) as refused, lancelot.engine_errors("open the address"):
+        raise RuntimeError(words)
+    assert str(refused.value).startswith(f"The object store {told}")
+    assert not re.search(r"\bSECRET\b", str(refused.value))
+
+
+PART = b'<?xml version="1.0"?><ListBucketResult><Name>b'
+
+
+@pytest.fixture
+def raw_endpoint() -> Iterator[Callable[[bytes], str]]:
+    """Starts a server that answers every request with these bytes and hangs up; its address."""
+    with contextlib.ExitStack() as stack:
+
+        def start(reply: bytes) -> str:
+            class Reply(socketserver.BaseRequestHandler):
+                def handle(self) -> None:
+                    self.request.recv(65536)
+                    self.request.sendall(reply)
+
+            server = stack.enter_context(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Reply))
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_address[1]}"
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n" + PART,
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(PART) + PART,
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 13\r\n\r\n<html></html>",
+        b"HTTP/1.1 302 Found\r\nLocation: /again\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.0\r\n",
+    ],
+)
+def test_a_server_that_is_no_object_store_is_told_as_one(
+    reply: bytes, raw_endpoint: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"ENDPOINT": raw_endpoint(reply), "ALLOW_HTTP": "true", "REGION": "x"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    with pytest.raises(lancelot.LancelotError) as refused:
+        lancelot.Store("s3://bucket/x").table_names()
+    assert str(refused.value) == (
+        "The object store did not answer as one does. "
+        "Check the address of the store: LANCEDB_PATH and, where it is set, AWS_ENDPOINT."
+    )
+
+
+def test_a_table_that_a_store_keeps_from_being_read_is_not_to_be_written_again(
+    make_settings: Callable[..., lancelot.Settings],
+) -> None:
+    status = lancelot.unread_status(make_settings(LANCEDB_PATH="s3+ddb://bucket/x?ddbTableName=t"))
+    unreadable = {"documents": "The object store cannot be reached, or stopped answering."}
+    (line,) = (one for one in lancelot.check_tables(replace(status, unreadable=unreadable)) if one.status == "failed")
+    assert line.remedy == "Check the store and the network; restore the table only where both are well."
+
+
+def test_the_reason_is_not_cut_off_by_a_long_address(make_settings: Callable[..., lancelot.Settings]) -> None:
+    settings = make_settings(LANCEDB_PATH=f"s3://bucket/{'a' * 900}")
+    status = replace(lancelot.unread_status(settings), problem="The object store refused access.")
+    (line,) = (one for one in lancelot.examine(status, lancelot.CHECKS) if one.name == "folder")
+    assert line.message.endswith("a…: The object store refused access.")
+
+
+# --- variables of a store
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value", "told"),
+    [
+        ("s3://b/x", "AWS_SESSION_TOKEN", "SECRET\n", "holds a line break, or another character"),
+        ("s3://b/x", "AWS_ACCESS_KEY_ID", "SECRETé", "holds a line break, or another character"),
+        ("s3://b/x", "aws_secret_access_key", "\x07SECRET", "holds a line break, or another character"),
+        ("s3://b/x", "AWS_ENDPOINT", "SECRET:9000", "does not begin with http:// or https:// and the name of a server"),
+        ("s3+ddb://b/x", "AWS_ENDPOINT_URL", "http://", "does not begin with http:// or https://"),
+        ("az://c/x", "AZURE_STORAGE_ACCOUNT_KEY", "SECRET\r\n", "holds a line break, or another character"),
+    ],
+)
+def test_a_variable_on_which_the_engine_breaks_down_is_named_without_its_value(
+    path: str, name: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(lancelot.LancelotError) as refused:
+        lancelot.Store(path).connect()
+    assert str(refused.value).startswith(f"{name} {told}")
+    assert str(refused.value).endswith(f"Correct or unset {name}.")
+    assert not re.search(r"\bSECRET\b", str(refused.value))
+
+
+def test_a_blank_variable_of_the_store_counts_as_not_set_and_no_other_is_touched() -> None:
+    kept = {"GOOGLE_SERVICE_ACCOUNT": "", "OPENAI_API_KEY": "", "AWS_REGION": "x", "AWS_PROFILE": "josé"}
+    environ = {"AWS_ALLOW_HTTP": "", "AWS_TIMEOUT": " ", "AWS_SESSION_TOKEN": ""} | kept
+    lancelot.prepare_variables("s3://bucket/x", environ)
+    assert environ == kept
+
+
+@pytest.mark.parametrize("path", ["folder", "db://name"])
+def test_what_is_no_object_store_has_no_variables(path: str) -> None:
+    environ = {"AWS_ENDPOINT": "x", "OPENAI_API_KEY": "é", "AWS_ALLOW_HTTP": ""}
+    before = dict(environ)
+    lancelot.prepare_variables(path, environ)
+    assert environ == before
+    assert not lancelot.plain_variables(path, environ)
+    assert not lancelot.secret_variables(path, environ)
+
+
+def test_loading_the_engine_is_not_part_of_the_time_a_store_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(lancelot, "load_lancedb", lambda: done.append("loaded"))
+    monkeypatch.setattr(lancelot.Store, "_in_time", lambda _self, _call: done.append("clock"))
+    lancelot.Store("s3://bucket/x").connect()
+    assert done == ["loaded", "clock"]
+
+
 # --- addresses
 
 
@@ -251,6 +415,15 @@ def test_the_schemes_are_those_of_the_engine() -> None:
             "s3://bucket/docs.lance/data",
             "is inside the table docs, not a database folder. Set LANCEDB_PATH to s3://bucket.",
         ),
+        ("s3://bucket/a\nb", "holds a line break or another control character. Take it out."),
+        ("s3://bucket/a\x85b", "holds a line break or another control character. Take it out."),
+        ("s3://bucket/a//b", "holds two slashes in a row"),
+        ("s3://bucket//", "holds two slashes in a row"),
+        ("gs://bucket/../b", "holds two slashes in a row"),
+        ("s3://bucket/a/%2E", "holds two slashes in a row"),
+        ("s3://bucket/x#SECRET", "holds a user, a password or a query"),
+        ("gs://me:SECRET@bucket/x", "give credentials by GOOGLE_SERVICE_ACCOUNT."),
+        ("db://", "db:// names no database. Set it as in db://name."),
         ("s3:///x", "s3:// names no bucket. Set it as in s3://bucket/folder."),
         (
             "s3://bucket/a/docs.lance",
@@ -262,13 +435,15 @@ def test_an_address_that_cannot_be_read_is_refused_before_it_is_asked(address: s
     with pytest.raises(lancelot.LancelotError) as refused:
         lancelot.check_folder(address)
     assert told in str(refused.value)
-    assert "SECRET" not in str(refused.value)
+    assert not re.search(r"\bSECRET\b", str(refused.value))
 
 
 @pytest.mark.parametrize(
     "address",
     [
         "S3://bucket/a@b",
+        "s3://bucket",
+        "s3://bucket/a/",
         "gs://bucket/data.lancedb",
         "s3+ddb://bucket/x?ddbTableName=t",
         "abfss://container@account.dfs.core.windows.net/x",
@@ -277,6 +452,29 @@ def test_an_address_that_cannot_be_read_is_refused_before_it_is_asked(address: s
 )
 def test_what_the_engine_can_read_is_handed_to_it(address: str) -> None:
     assert lancelot.check_folder(address) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("s3://bucket/x#SECRET", "s3://bucket/x#…"),
+        ("s3://bucket/x?SECRET", "s3://bucket/x?…"),
+        ("s3://AKIA@bucket/x", "s3://bucket/x"),
+        (
+            "abfss://container@account.dfs.core.windows.net/x",
+            "abfss://container@account.dfs.core.windows.net/x",
+        ),
+        ("abfss://me:SECRET@account.dfs.core.windows.net/x", "abfss://account.dfs.core.windows.net/x"),
+        (f"s3://bucket/{'a' * 400}", f"s3://bucket/{'a' * 287}…"),
+        ("/data/x#y", "/data/x#y"),
+    ],
+)
+def test_an_address_is_shown_without_what_may_be_secret_and_cut(
+    address: str, shown: str, make_settings: Callable[..., lancelot.Settings]
+) -> None:
+    assert lancelot.shown_path(address) == shown
+    status = lancelot.unread_status(make_settings(LANCEDB_PATH=address))
+    assert json.loads(lancelot.status_json(status, verbose=True))["folder"] == shown
 
 
 def test_index_refuses_an_address(run: Run, tmp_path: Path) -> None:
@@ -293,7 +491,91 @@ def test_init_keeps_an_address_as_it_is(object_store: ObjectStore, config_dir: P
     assert object_store.reader[1] not in json.dumps(stored) + ended.stdout + ended.stderr
 
 
+VARIABLES = {
+    "AWS_ENDPOINT": "http://127.0.0.1:9000",
+    "AWS_ALLOW_HTTP": "true",
+    "AWS_REGION": "",
+    "AWS_ACCESS_KEY_ID": "AKIA",
+    "AWS_SECRET_ACCESS_KEY": "SECRET",
+    "AZURE_STORAGE_ACCOUNT_NAME": "account",
+    "AZURE_STORAGE_SAS_TOKEN": "SECRET",
+    "GOOGLE_SERVICE_ACCOUNT": "key.json",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "plain", "secret"),
+    [
+        (
+            "s3://bucket/x",
+            {"AWS_ENDPOINT": "http://127.0.0.1:9000", "AWS_ALLOW_HTTP": "true"},
+            ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"],
+        ),
+        ("abfss://c@a/x", {"AZURE_STORAGE_ACCOUNT_NAME": "account"}, ["AZURE_STORAGE_SAS_TOKEN"]),
+        ("gs://bucket/x", {"GOOGLE_SERVICE_ACCOUNT": str(Path("key.json").absolute())}, []),
+        ("hf://x", {}, []),
+    ],
+)
+def test_a_clients_entry_has_the_variables_of_its_store_and_none_of_the_secret_ones(
+    path: str, plain: dict[str, str], secret: list[str]
+) -> None:
+    entry = lancelot.client_variables(VARIABLES, {"LANCEDB_PATH": path})
+    assert {name: value for name, value in entry.items() if name in VARIABLES} == plain
+    assert lancelot.client_variables({**VARIABLES, "LANCEDB_PATH": path}, {}).items() >= plain.items()
+    assert lancelot.secret_variables(path, VARIABLES) == secret
+
+
+def test_an_endpoint_with_a_password_is_in_no_clients_entry() -> None:
+    environ = {"AWS_ENDPOINT": "http://me:SECRET@127.0.0.1:9000"}
+    assert "AWS_ENDPOINT" not in lancelot.client_variables(environ, {"LANCEDB_PATH": "s3://bucket/x"})
+
+
+def test_init_ends_with_a_warning_where_the_server_that_it_wrote_cannot_read_its_bucket(
+    object_store: ObjectStore, config_dir: Path
+) -> None:
+    environ = object_store.variables("", AWS_EC2_METADATA_DISABLED="true")
+    words = ("init", "--path", "s3://bucket/langchain", "--yes", "--client", "cursor")
+    ended = command_line(environ, *words)
+    assert ended.returncode == 1
+    assert (
+        "In this environment alone: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY. Set them in the client's" in ended.stdout
+    )
+    assert (
+        "warning: The server answers, but there is nothing that it can search: The object store needs credentials"
+        in ended.stdout
+    )
+    entry = json.loads((Path(environ["HOME"]) / ".cursor" / "mcp.json").read_text(encoding="utf-8"))
+    assert entry["mcpServers"]["lancelot"]["env"]["AWS_ENDPOINT"] == object_store.endpoint
+    assert object_store.reader[1] not in json.dumps(entry) + ended.stdout + ended.stderr
+    assert config_dir.is_dir()
+    key, secret = object_store.reader
+    own_file = Path(environ["HOME"]) / ".aws" / "credentials"
+    own_file.parent.mkdir()
+    own_file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n", encoding="utf-8")
+    ended = command_line(environ, *words)
+    assert (ended.returncode, ended.stdout.count("ok:      initialize")) == (0, 1), ended.stdout
+
+
 # --- LanceDB's own service
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "Hit retry limit for request_id=SECRET (connect=1)",
+            "LanceDB's service did not answer. Check LANCEDB_HOST_OV",
+        ),
+        ("Http error: (request_id=1) error decoding response body", "LanceDB's service did not answer. Check LANCEDB_"),
+        ("Http error: (request_id=1) 404 Not Found: <html>SECRET", "LanceDB could not open the address: Http error"),
+        ("Http error: (request_id=1) 404 Not Found: <?xml SECRET", "LanceDB could not open the address: Http error"),
+    ],
+)
+def test_an_error_of_the_service_is_told_without_its_page(words: str, told: str) -> None:
+    with pytest.raises(lancelot.LancelotError) as refused, lancelot.engine_errors("open the address"):
+        raise RuntimeError(words)
+    assert str(refused.value).startswith(told)
+    assert not re.search(r"\bSECRET\b", str(refused.value))
 
 
 class Listing(http.server.BaseHTTPRequestHandler):
