@@ -37,6 +37,7 @@ if sys.version_info < (3, 10):  # noqa: UP036  # an older one is what this is he
 
 import argparse
 import contextlib
+import csv
 import email
 import hashlib
 import json
@@ -49,7 +50,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from email.message import Message
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import bootstrap
 import lancelot
@@ -82,6 +85,11 @@ def digest(*parts: str | bytes) -> str:
     for part in parts:
         total.update(hashlib.sha256(part.encode() if isinstance(part, str) else part).digest())
     return total.hexdigest()[:16]
+
+
+def sum_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def clean_environment(environment: Mapping[str, str], **changes: str) -> dict[str, str]:
@@ -353,13 +361,19 @@ print(json.dumps({marker: Marker(marker).evaluate(environment) for marker in mar
 """
 
 
+def answered(packer: Path, code: str, question: object, failure: str) -> Any:  # noqa: ANN401  # whatever the code prints
+    """What some code makes of a question, both in JSON, with the packages of the packer at hand."""
+    environment = clean_environment(os.environ, PYTHONPATH=str(packer))
+    done = ended((sys.executable, "-s", "-c", code), environment, given=json.dumps(question))
+    return json.loads(printed(done, failure))
+
+
 def entries_for(target: Target, entries: Iterable[Entry], packer: Path) -> tuple[Entry, ...]:
     """The entries that are for a target, without their markers, which pip compares with the Python that runs it."""
     entries = tuple(entries)
-    given = json.dumps([sorted({entry.marker for entry in entries} - {""}), marker_environment(target)])
-    environment = clean_environment(os.environ, PYTHONPATH=str(packer))
-    done = ended((sys.executable, "-s", "-c", EVALUATE), environment, given=given)
-    holds = {"": True, **json.loads(printed(done, f"The markers of {LOCK.name} could not be read. Make it anew."))}
+    question = [sorted({entry.marker for entry in entries} - {""}), marker_environment(target)]
+    failure = f"The markers of {LOCK.name} could not be read. Make it anew."
+    holds = {"": True, **answered(packer, EVALUATE, question, failure)}
     chosen = (entry for entry in entries if holds[entry.marker])
     return tuple(replace(entry, text=entry.text.replace(f" ; {entry.marker}", "", 1)) for entry in chosen)
 
@@ -775,84 +789,279 @@ def unpacked_size(archive: Path) -> int:
 # ---------------------------------------------------------------------------------------------- Papers
 # What an administrator checks an archive by: the sums of all files, and for each archive a bill of materials in
 # CycloneDX's JSON (https://cyclonedx.org/docs/1.6/json/) and the licences of all that is inside, since packages differ
-# from target to target. They hold no time and no place.
+# from target to target. What wheels say of the parts that are compiled into them is in both. They hold no time and no
+# place.
 
 REGISTRY_ENTRY = "server.json"
-PUBLISHED = ("*.pyz", "*.cmd", "*.cdx.json", "LICENSES*.txt", "*.mcpb", REGISTRY_ENTRY)
+BILL = ".cdx.json"
+LICENCES = "LICENSES*.txt"
+PUBLISHED = ("*.pyz", "*.cmd", f"*{BILL}", LICENCES, "*.mcpb", REGISTRY_ENTRY)
+
+# Texts of licences that wheels lack, by the names of the packages.
+SUPPLIED = ROOT / "licenses"
+LICENCE_NAME = re.compile(r"licen[sc]e|copying|copyright|notice", re.IGNORECASE)
+NO_TEXT = (".py", ".pyc", ".pyd", ".so", ".json")
 
 
 @dataclass(frozen=True)
-class Package:
-    """A package inside: what its metadata say of it, and the files of its licence."""
+class Part:
+    """What a wheel's own bill of materials says is in it, such as a Rust crate in a native module."""
 
     name: str
     version: str
     licence: str
-    files: tuple[Path, ...]
+    purl: str
+    hashes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package inside: what its metadata say of it, the texts of its licences by their path, and its parts."""
+
+    name: str
+    version: str
+    licence: str
+    files: Mapping[str, Path]
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def purl(self) -> str:
+        """Its address in bills of materials (https://github.com/package-url/purl-spec)."""
+        return f"pkg:pypi/{normal(self.name)}@{self.version}"
+
+
+def normal(name: str) -> str:
+    """The one form of a package's name (https://packaging.python.org/specifications/name-normalization)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def stated_licence(message: Message) -> str:
+    """The licence of a package by its metadata: an expression, else a short text, else what it is classified as."""
+    classified = [line.rpartition(" :: ")[2] for line in message.get_all("Classifier", []) if "License ::" in line]
+    short = (message["License"] or "").strip() if len((message["License"] or "").strip().splitlines()) == 1 else ""
+    return message["License-Expression"] or short or " or ".join(classified) or "see its licence file"
+
+
+def holds_licence(path: str) -> bool:
+    """Whether an installed file that ships is the text of a licence, by its place or its name."""
+    name = PurePosixPath(path).name
+    named = LICENCE_NAME.search(name) and not name.endswith(NO_TEXT)
+    return ships(path) and bool(named or ".dist-info/licenses/" in path)
+
+
+def supplied_text(name: str, licence: str) -> dict[str, Path]:
+    """The text for a package whose metadata have none: one of `SUPPLIED`, or ours where the licence is the same."""
+    kept = SUPPLIED / f"{normal(name)}.txt"
+    if kept.exists():
+        return {f"{SUPPLIED.name}/{kept.name}": kept}
+    if licence == LICENCE:
+        return {"LICENSE": ROOT / "LICENSE"}
+    message = f"{name} brings no text of its licence ({licence}). Put it into {SUPPLIED.name}/{kept.name}."
+    raise BuildError(message)
+
+
+def licence_files(metadata: Path, name: str, licence: str) -> dict[str, Path]:
+    """The texts of a package's licences by their path: its own first, then those of what others wrote in it."""
+    with (metadata / "RECORD").open(encoding="utf-8", newline="") as record:
+        paths = sorted(row[0] for row in csv.reader(record) if row and holds_licence(row[0]))
+    found = {path: metadata.parent / path for path in paths}
+    own = {path: file for path, file in found.items() if file.is_relative_to(metadata)}
+    return (own or supplied_text(name, licence)) | found
+
+
+def read_part(entry: Mapping[str, Any]) -> Part:
+    """A component of a CycloneDX bill, without the folder that it was built in."""
+    licences = [one.get("license", {}) | one for one in entry.get("licenses", [])]
+    stated = [one.get("expression") or one.get("id") or one.get("name", "") for one in licences]
+    purl = re.sub(r"\?download_url=file:.*", "", entry.get("purl", ""))
+    hashes = tuple((one["alg"], one["content"]) for one in entry.get("hashes", []))
+    return Part(entry["name"], entry.get("version", ""), " AND ".join(filter(None, stated)), purl, hashes)
+
+
+def read_bill(path: Path) -> Iterator[Part]:
+    """The parts that a wheel's own bill of materials names, the wheel's main one among them."""
+    try:
+        bill = json.loads(path.read_bytes())
+    except ValueError:
+        bill = {}
+    if bill.get("bomFormat") != "CycloneDX":
+        message = f"{path} is no bill of materials in CycloneDX's JSON. Teach build.py to read it."
+        raise BuildError(message)
+    main = bill.get("metadata", {}).get("component")
+    yield from map(read_part, [*([main] if main else []), *bill.get("components", [])])
+
+
+def parts_of(metadata: Path) -> tuple[Part, ...]:
+    """The parts of a package, as the bills that its wheel brings name them; wheels bring none, one or several.
+
+    Where they lie: https://packaging.python.org/specifications/recording-installed-packages
+    """
+    found = {part for path in (metadata / "sboms").glob("*") for part in read_bill(path)}
+    return tuple(sorted(found, key=lambda part: (part.name, part.version, part.purl, part.licence, part.hashes)))
 
 
 def read_package(metadata: Path) -> Package:
     """A package by its folder of metadata."""
     message = email.message_from_bytes((metadata / "METADATA").read_bytes())
-    classified = [line.rpartition(" :: ")[2] for line in message.get_all("Classifier", []) if "License ::" in line]
-    short = (message["License"] or "").strip() if len((message["License"] or "").strip().splitlines()) == 1 else ""
-    licence = message["License-Expression"] or short or " or ".join(classified) or "see its licence file"
-    named = re.compile("licen[sc]e|copying|notice", re.IGNORECASE)
-    files = [path for path in metadata.rglob("*") if path.is_file() and named.match(path.name)]
-    return Package(message["Name"], message["Version"], licence, tuple(sorted(files)))
+    name, licence = message["Name"], stated_licence(message)
+    package = Package(name, message["Version"], licence, licence_files(metadata, name, licence))
+    others = (part for part in parts_of(metadata) if part.purl.partition("?")[0] != package.purl)
+    return replace(package, parts=tuple(others))
 
 
-def packages_in(site: Path) -> list[Package]:
+def packages_in(site: Path, pattern: str = "*") -> list[Package]:
     """The packages that are installed in a folder, by name."""
-    found = [read_package(metadata) for metadata in site.glob("*.dist-info")]
+    found = [read_package(metadata) for metadata in site.glob(f"{pattern}.dist-info")]
     return sorted(found, key=lambda package: package.name.lower())
 
 
-def bill_of_materials(packages: Iterable[Package], version: str) -> str:
-    """The packages inside, their versions and licences, in CycloneDX 1.6."""
-    components = [
-        {
-            "type": "library",
-            "bom-ref": f"pkg:pypi/{package.name.lower()}@{package.version}",
-            "name": package.name,
-            "version": package.version,
-            "licenses": [{"license": {"name": package.licence}}],
-            "purl": f"pkg:pypi/{package.name.lower()}@{package.version}",
-        }
-        for package in packages
-    ]
-    own: dict[str, object] = {"type": "application", "bom-ref": "lancelot", "name": "lancelot", "version": version}
-    own["licenses"] = [{"license": {"id": LICENCE}}]
-    bill = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": own}}
-    return json.dumps(bill | {"components": components}, indent=1) + "\n"
+def packages_inside(site: Path, packer: Path) -> list[Package]:
+    """The packages of an archive: those that it was made of, and shiv, whose starting code is in it too."""
+    return packages_in(site) + packages_in(packer, "shiv-*")
 
 
-def licence_texts(packages: Iterable[Package]) -> str:
-    """The licences of all that is inside, one after the other."""
-    parts = []
+def everything_in(packages: Sequence[Package]) -> list[Package | Part]:
+    """The packages, then the parts of all of them."""
+    return [*packages, *(part for package in packages for part in package.parts)]
+
+
+CANONICAL = """
+import json, sys
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+def canonical(text):
+    try:
+        return canonicalize_license_expression(text)
+    except InvalidLicenseExpression:
+        return ""
+print(json.dumps({text: canonical(text) for text in json.load(sys.stdin)}))
+"""
+SPDX_ID = re.compile(r"(?!LicenseRef-)[A-Za-z0-9.-]+")
+
+
+def expressions_of(packages: Sequence[Package], packer: Path) -> dict[str, str]:
+    """The SPDX expression for each licence that packages and their parts state; empty for what is none."""
+    stated = {one.licence for one in everything_in(packages)}
+    failure = f"The names of licences could not be read. Remove {BUILD} and run this again."
+    found: dict[str, str] = answered(packer, CANONICAL, sorted(stated), failure)
+    return found
+
+
+def licence_entries(licence: str, expression: str) -> list[dict[str, object]]:
+    """A licence as a bill of materials has it: one of SPDX's list, an expression of several, or a name."""
+    if SPDX_ID.fullmatch(expression):
+        return [{"license": {"id": expression}}]
+    if expression:
+        return [{"expression": expression}]
+    return [{"license": {"name": licence}}]
+
+
+def reference(one: Package | Part) -> str:
+    """What a bill of materials refers to a component by."""
+    return one.purl or f"{one.name}@{one.version}"
+
+
+def component(one: Package | Part, expressions: Mapping[str, str]) -> dict[str, object]:
+    """A package or a part as a bill of materials has it."""
+    entry: dict[str, object] = {"type": "library", "bom-ref": reference(one), "name": one.name, "version": one.version}
+    if isinstance(one, Part) and one.hashes:
+        entry["hashes"] = [{"alg": kind, "content": content} for kind, content in one.hashes]
+    if one.licence:
+        entry["licenses"] = licence_entries(one.licence, expressions[one.licence])
+    return entry | ({"purl": one.purl} if one.purl else {})
+
+
+def own_component(archive: Path, target: Target) -> dict[str, object]:
+    """The archive that a bill of materials is for, told apart from any other by its sum."""
+    properties = {"archive": archive.name, "target": str(target)}
+    return {
+        "type": "application",
+        "bom-ref": "lancelot",
+        "name": "lancelot",
+        "version": lancelot.__version__,
+        "hashes": [{"alg": "SHA-256", "content": sum_of(archive)}],
+        "licenses": [{"license": {"id": LICENCE}}],
+        "properties": [{"name": f"lancelot:{name}", "value": value} for name, value in properties.items()],
+    }
+
+
+def bill_of_materials(
+    packages: Sequence[Package], expressions: Mapping[str, str], archive: Path, target: Target
+) -> dict[str, object]:
+    """An archive's packages and their parts, each once, in CycloneDX 1.6."""
+    once: dict[str, Package | Part] = {}
+    for one in everything_in(packages):
+        once.setdefault(reference(one), one)
+    held: dict[str, Sequence[Package | Part]] = {package.purl: package.parts for package in packages if package.parts}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": own_component(archive, target)},
+        "components": [component(one, expressions) for one in once.values()],
+        "dependencies": [
+            {"ref": ref, "dependsOn": list(dict.fromkeys(map(reference, inside)))}
+            for ref, inside in ({"lancelot": packages} | held).items()
+        ],
+    }
+
+
+RULE = "=" * 80
+PARTS_HEAD = f"""{RULE}
+Compiled into native modules of the packages above
+
+These are in the bills of materials that the packages bring, with the licences stated there. The packages do not bring
+the texts of these licences.
+
+"""
+
+
+def parts_table(packages: Iterable[Package]) -> str:
+    """The name, version and licence of each part, once."""
+    rows = {(part.name, part.version, part.licence or "not stated") for package in packages for part in package.parts}
+    width = max((len(name) + len(version) for name, version, _ in rows), default=0) + 3
+    return "\n".join(f"{f'{name} {version}':{width}}{licence}" for name, version, licence in sorted(rows))
+
+
+def texts_of(package: Package) -> dict[str, list[str]]:
+    """The texts of a package's licences, with the paths where each lies."""
+    found: dict[str, list[str]] = {}
+    for name, path in package.files.items():
+        found.setdefault(path.read_text(encoding="utf-8", errors="replace").strip(), []).append(name)
+    return found
+
+
+def licence_texts(packages: Sequence[Package]) -> str:
+    """The licences of packages, one after the other, each text of a package once, and the table of their parts."""
+    said = []
     for package in packages:
-        texts = [path.read_text(encoding="utf-8", errors="replace").strip() for path in package.files]
-        parts.append("\n\n".join([f"{'=' * 80}\n{package.name} {package.version}: {package.licence}", *texts]))
-    return "\n\n".join(parts) + "\n"
+        said.append(f"{RULE}\n{package.name} {package.version}: {package.licence}")
+        said += [f"--- {', '.join(names)}\n\n{text}" for text, names in texts_of(package).items()]
+    table = parts_table(packages)
+    return "\n\n".join([*said, PARTS_HEAD + table] if table else said) + "\n"
 
 
 def sums_of(files: Iterable[Path]) -> str:
     """The SHA-256 of files as `sha256sum --check` reads them."""
-    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(files))
+    return "".join(f"{sum_of(path)}  {path.name}\n" for path in sorted(files))
 
 
-def write_papers(site: Path, version: str, archive: Path) -> None:
+def licences_beside(archive: Path) -> Path:
+    """Where the licences of an archive are."""
+    return archive.with_name(f"LICENSES{archive.stem.removeprefix('lancelot')}.txt")
+
+
+def write_papers(packages: Sequence[Package], packer: Path, archive: Path, target: Target) -> None:
     """Puts an archive's own papers beside it."""
-    packages = packages_in(site)
-    licences = archive.with_name(f"LICENSES{archive.stem.removeprefix('lancelot')}.txt")
-    write(archive.with_suffix(".cdx.json"), bill_of_materials(packages, version))
-    write(licences, licence_texts(packages))
+    own = Package("lancelot", lancelot.__version__, LICENCE, {"LICENSE": ROOT / "LICENSE"})
+    bill = bill_of_materials(packages, expressions_of(packages, packer), archive, target)
+    write(archive.with_suffix(BILL), json.dumps(bill, indent=1) + "\n")
+    write(licences_beside(archive), licence_texts([own, *packages]))
 
 
-def write_sums(folder: Path) -> None:
-    """Puts the sums of all that is published beside it."""
+def write_sums(folder: Path, without: Iterable[Path] = ()) -> None:
+    """Puts the sums of all that is published beside it, but for what is not to be."""
     files = {path for pattern in PUBLISHED for path in folder.glob(pattern)}
-    write(folder / "SHA256SUMS", sums_of(files))
+    write(folder / "SHA256SUMS", sums_of(files.difference(without)))
 
 
 # ---------------------------------------------------------------------------------------------- Bundle
@@ -872,16 +1081,23 @@ REPOSITORY = "https://github.com/ayers-software-repair/lancelot"
 
 @dataclass(frozen=True)
 class FormField:
-    """A setting that a client asks for when it installs the bundle, by its field in `lancelot.Settings`."""
+    """A setting that a client asks for when it installs the bundle, by its field in `lancelot.Settings`.
+
+    `help` is for what is chosen otherwise than it is written into a variable.
+    """
 
     field: str
     title: str
     kind: str = "string"
     required: bool = False
+    help: str = ""
 
 
+# A client lets the person choose the folder and hands over its whole path, so the setting's own help would mislead.
 FORM = (
-    FormField("path", "LanceDB folder", kind="directory", required=True),
+    FormField(
+        "path", "LanceDB folder", "directory", required=True, help="The folder of the LanceDB database to search."
+    ),
     FormField("table", "Table"),
     FormField("api_key", "OpenAI API key"),
     FormField("base_url", "Embedding server"),
@@ -908,7 +1124,8 @@ def form_entry(form_field: FormField) -> dict[str, object]:
     titles = {setting_of(one).name: one.title for one in FORM}
     default = "" if setting.default is None else f" Default: {setting.default}."
     entry: dict[str, object] = {"type": form_field.kind, "title": form_field.title}
-    entry |= {"description": plain_help(setting, titles) + default, "required": form_field.required}
+    description = form_field.help or plain_help(setting, titles)
+    entry |= {"description": description + default, "required": form_field.required}
     if setting.secret:
         entry["sensitive"] = True
     if not form_field.required:
@@ -989,7 +1206,7 @@ def registry_package(bundle: Path) -> dict[str, object]:
         "registryType": "mcpb",
         "identifier": f"{REPOSITORY}/releases/download/v{lancelot.__version__}/{bundle.name}",
         "version": lancelot.__version__,
-        "fileSha256": hashlib.sha256(bundle.read_bytes()).hexdigest(),
+        "fileSha256": sum_of(bundle),
         "transport": {"type": "stdio"},
         "environmentVariables": [registry_variable(setting) for setting in lancelot.SETTINGS],
     }
@@ -1008,11 +1225,38 @@ def registry_entry(bundles: Iterable[Path]) -> dict[str, object]:
     }
 
 
-def write_registry_entry(folder: Path) -> None:
-    """Puts the registry's entry beside the bundles of this version, where there are any."""
-    bundles = sorted(folder.glob(f"lancelot-{lancelot.__version__}-*.mcpb"))
+def sum_inside(bundle: Path) -> str:
+    """The SHA-256 of the archive in a bundle."""
+    with zipfile.ZipFile(bundle) as opened:
+        return hashlib.sha256(opened.read(BUNDLED)).hexdigest()
+
+
+def sum_billed(bill: Path) -> str:
+    """The SHA-256 of the archive that a bill of materials is for; empty where it says none."""
+    own = json.loads(bill.read_bytes())["metadata"]["component"]
+    return "".join(one["content"] for one in own.get("hashes", []))
+
+
+def stale_files(folder: Path) -> list[Path]:
+    """The bundles, bills and licences in a folder whose archive is not in it: it was made anew since, or removed.
+
+    Licences name no archive; they are made with the bill beside them.
+    """
+    there = {sum_of(archive) for archive in folder.glob("*.pyz")}
+    made_of = {path: sum_inside(path) for path in folder.glob("*.mcpb")}
+    made_of |= {path: sum_billed(path) for path in folder.glob(f"*{BILL}")}
+    current = {path for path, archive in made_of.items() if archive in there}
+    billed = (path.with_name(path.name.replace(BILL, ".pyz")) for path in current if path.name.endswith(BILL))
+    return sorted({*made_of, *folder.glob(LICENCES)} - current - set(map(licences_beside, billed)))
+
+
+def write_registry_entry(folder: Path, without: Iterable[Path] = ()) -> None:
+    """Puts the registry's entry beside the bundles of this version; where there are none, there is no entry."""
+    bundles = set(folder.glob(f"lancelot-{lancelot.__version__}-*.mcpb")).difference(without)
     if bundles:
-        write(folder / REGISTRY_ENTRY, json_text(registry_entry(bundles)))
+        write(folder / REGISTRY_ENTRY, json_text(registry_entry(sorted(bundles))))
+    else:
+        remove(folder / REGISTRY_ENTRY)
 
 
 # ---------------------------------------------------------------------------------------------- Checks
@@ -1113,6 +1357,7 @@ def build_for(target: Target, archive: Path, where: Path) -> None:
     if python is None:
         say(f"there is no Python {target.python} here: {archive.name} gets no bytecode, its first start compiles")
     site = runtime_folder(target, packer, where)
+    packages = packages_inside(site, packer)
     packed = packed_packages(site, target)
     say("packing the archive")
     own, shell = where / "own", where / "shell.pyz"
@@ -1121,7 +1366,7 @@ def build_for(target: Target, archive: Path, where: Path) -> None:
     build_id = digest(packed.read_bytes(), *(path.read_bytes() for path in files_below(own).values()))
     pack_with_shiv(packer, own, build_id, shell)
     join(packed, own_contents(own, shell, target), archive)
-    write_papers(site, lancelot.__version__, archive)
+    write_papers(packages, packer, archive, target)
     if target.platform.sys_platform == "win32":
         write_set_up(archive, target.python)
     sizes = (archive.stat().st_size / BYTES_PER_MB, unpacked_size(archive) / BYTES_PER_MB)
@@ -1160,9 +1405,13 @@ def build_requested(request: Request, make: Callable[[Target, Path], None] = lam
 
 
 def write_common_papers(_request: Request = NOTHING_NAMED) -> None:
-    """Makes anew what there is once for all archives and bundles."""
-    write_registry_entry(ARCHIVE.parent)
-    write_sums(ARCHIVE.parent)
+    """Makes anew what there is once for all archives and bundles, and names what is stale and so not in it."""
+    folder = ARCHIVE.parent
+    stale = stale_files(folder)
+    for path in stale:
+        say(f"{path.name} is of an archive that is not in {folder}, so no paper lists it. Make it anew or remove it.")
+    write_registry_entry(folder, stale)
+    write_sums(folder, stale)
 
 
 def build_bundle(target: Target, archive: Path) -> None:

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import wire
@@ -333,6 +334,11 @@ def test_no_entry_tells_of_the_machine_that_made_it() -> None:
     ]
 
 
+def papers_of(archive: Path) -> set[str]:
+    """The archive and its own papers."""
+    return {archive.name, f"{archive.stem}.cdx.json", f"LICENSES{archive.stem.removeprefix('lancelot')}.txt"}
+
+
 @pytest.mark.skipif(
     not os.environ.get(REPRODUCIBLE), reason=f"builds twice from nothing: set {REPRODUCIBLE}=1 to run it"
 )
@@ -344,11 +350,13 @@ def test_two_checkouts_give_the_same_bytes(tmp_path: Path) -> None:
         checkout.mkdir()
         for name in ("build.py", "bootstrap.py", "lancelot.py", "README.md", "LICENSE", build.LOCK.name):
             shutil.copyfile(build.ROOT / name, checkout / name)
+        shutil.copytree(build.SUPPLIED, checkout / build.SUPPLIED.name)
         environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone}
         subprocess.run([python, "build.py"], cwd=checkout, env=environment, umask=umask, check=True, timeout=600)
-        made.append((checkout / "dist" / ARCHIVE.name).read_bytes())
+        made.append({path.name: path.read_bytes() for path in (checkout / "dist").iterdir()})
         shutil.rmtree(checkout)
-    assert made[0] == made[1]
+    assert papers_of(Path("lancelot.pyz")) <= made[0].keys() == made[1].keys()
+    assert [name for name, content in made[0].items() if content != made[1][name]] == []
 
 
 # A copy that somebody else made, or damaged
@@ -453,11 +461,6 @@ def test_a_package_that_is_missing_is_a_sentence_that_names_the_folder_to_remove
 # Papers and verification
 
 
-def papers_of(archive: Path) -> set[str]:
-    """The archive and its own papers."""
-    return {archive.name, f"{archive.stem}.cdx.json", f"LICENSES{archive.stem.removeprefix('lancelot')}.txt"}
-
-
 def test_the_sums_beside_the_archive_are_right() -> None:
     lines = (ARCHIVE.parent / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     named = {name: digest for digest, name in (line.split("  ") for line in lines)}
@@ -468,13 +471,49 @@ def test_the_sums_beside_the_archive_are_right() -> None:
         assert hashlib.sha256((ARCHIVE.parent / name).read_bytes()).hexdigest() == digest
 
 
-def test_the_bill_of_materials_names_all_that_is_inside() -> None:
-    bill = json.loads(ARCHIVE.with_suffix(".cdx.json").read_text(encoding="utf-8"))
+def bill() -> dict[str, Any]:
+    """The archive's bill of materials."""
+    text = ARCHIVE.with_suffix(".cdx.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def metadata_inside(name: str) -> dict[str, str]:
+    """The files of a name in the packages' metadata, each by its package."""
     with zipfile.ZipFile(ARCHIVE) as archive:
-        folders = {name.split("/")[1] for name in archive.namelist() if ".dist-info/" in name}
-    inside = {folder.partition("-")[0].replace("_", "-").replace(".", "-").lower() for folder in folders} - {"lancelot"}
-    assert {part["name"].replace("_", "-").replace(".", "-").lower() for part in bill["components"]} == inside
-    assert all(part["licenses"][0]["license"]["name"] for part in bill["components"])
+        found = [path for path in archive.namelist() if re.fullmatch(rf"site-packages/[^/]+\.dist-info/{name}", path)]
+        return {build.normal(path.split("/")[1].partition("-")[0]): archive.read(path).decode() for path in found}
+
+
+def test_the_bill_of_materials_names_all_that_is_inside() -> None:
+    components = {part["bom-ref"].partition("@")[0]: part for part in bill()["components"]}
+    packages = {name.removeprefix("pkg:pypi/") for name in components if name.startswith("pkg:pypi/")}
+    assert packages == (metadata_inside("METADATA").keys() - {"lancelot"}) | {"shiv"}
+    assert [name for name in packages if "licenses" not in components[f"pkg:pypi/{name}"]] == []
+    listed = {part["name"] for text in metadata_inside("sboms/.+").values() for part in json.loads(text)["components"]}
+    assert {"openssl", "lance-core"} <= listed <= {part["name"] for part in components.values()}
+
+
+def test_the_bill_of_materials_is_for_this_archive_and_holds_no_place() -> None:
+    made = bill()
+    own = made["metadata"]["component"]
+    assert own["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()}]
+    assert {"name": "lancelot:archive", "value": ARCHIVE.name} in own["properties"]
+    assert "file:" not in json.dumps(made)
+    known = {"lancelot", *(part["bom-ref"] for part in made["components"])}
+    assert {ref for one in made["dependencies"] for ref in (one["ref"], *one["dependsOn"])} == known
+
+
+def test_the_licences_hold_a_text_for_every_package_and_every_text_that_ships() -> None:
+    licences = ARCHIVE.with_name(f"LICENSES{ARCHIVE.stem.removeprefix('lancelot')}.txt").read_text(encoding="utf-8")
+    titled = re.findall(r"^={80}\n(\S+) \S+: .+\n\n--- ", licences, re.MULTILINE)
+    assert "Copyright 2017 LinkedIn Corporation" in licences
+    assert {build.normal(name) for name in titled} == metadata_inside("METADATA").keys() | {"shiv"}
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        paths = [path for path in archive.namelist() if build.holds_licence(path)]
+        texts = {path: archive.read(path).decode(errors="replace") for path in paths}
+    assert len(texts) > len(titled) / 2
+    assert [path for path, text in texts.items() if text.strip().replace("\r\n", "\n") not in licences] == []
 
 
 def test_a_copy_as_it_was_built_is_verified(unpacked: Unpacked) -> None:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import packaging
 import pytest
 from conftest import PROJECT
 from pythons import other_pythons
@@ -18,6 +20,7 @@ import lancelot
 
 ROOT = Path(build.__file__).parent
 LOCKS = (build.LOCK, build.DEV_LOCK)
+PACKAGING = Path(packaging.__file__).parent.parent
 
 
 def names(entries: tuple[build.Entry, ...]) -> set[str]:
@@ -531,12 +534,25 @@ def test_windows_gets_a_file_to_double_click_that_sets_up_with_the_right_python(
 # Papers
 
 
-def make_package(site: Path, name: str, **metadata: str) -> None:
+OWN_TEXT = "licenses/LICENSE"
+
+
+def make_package(site: Path, name: str, files: dict[str, str] | None = None, **metadata: str) -> Path:
+    """An installed package with these files by their path below the site, or with the text of its licence alone."""
     folder = site / f"{name}-1.0.dist-info"
-    (folder / "licenses").mkdir(parents=True)
+    folder.mkdir(parents=True)
     lines = [f"Name: {name}", "Version: 1.0", *(f"{key.replace('_', '-')}: {value}" for key, value in metadata.items())]
     (folder / "METADATA").write_text("\n".join(lines) + "\n\nA description.\n", encoding="utf-8")
-    (folder / "licenses" / "LICENSE").write_text(f"Licence of {name}.\n", encoding="utf-8")
+    for path, text in ({f"{folder.name}/{OWN_TEXT}": f"Licence of {name}."} if files is None else files).items():
+        (site / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / path).write_text(text, encoding="utf-8")
+    recorded = sorted(path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file())
+    (folder / "RECORD").write_text("".join(f"{path},,\n" for path in recorded if name in path), encoding="utf-8")
+    return folder
+
+
+def licences_of(site: Path) -> str:
+    return build.licence_texts(build.packages_in(site))
 
 
 def test_a_package_s_licence_is_found_wherever_its_metadata_have_it(tmp_path: Path) -> None:
@@ -553,21 +569,178 @@ def test_a_package_s_licence_is_found_wherever_its_metadata_have_it(tmp_path: Pa
     ]
 
 
-def test_the_bill_of_materials_names_every_package_and_no_time(tmp_path: Path) -> None:
-    make_package(tmp_path, "b", License_Expression="MIT")
-    bill = json.loads(build.bill_of_materials(build.packages_in(tmp_path), "9"))
-    assert bill.keys() == {"bomFormat", "specVersion", "version", "metadata", "components"}
-    assert bill["metadata"]["component"]["version"] == "9"
-    assert [(part["purl"], part["licenses"]) for part in bill["components"]] == [
-        ("pkg:pypi/b@1.0", [{"license": {"name": "MIT"}}])
-    ]
-
-
 def test_the_licences_stand_one_after_the_other(tmp_path: Path) -> None:
     make_package(tmp_path, "b", License_Expression="MIT")
     make_package(tmp_path, "a", License_Expression="MIT")
-    text = build.licence_texts(build.packages_in(tmp_path))
+    text = licences_of(tmp_path)
     assert text.index("Licence of a.") < text.index("b 1.0: MIT") < text.index("Licence of b.")
+    assert "Compiled into" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "holds"),
+    [
+        ("a-1.0.dist-info/LICENSE.txt", True),
+        ("a-1.0.dist-info/licenses/AUTHORS.rst", True),
+        ("a-1.0.dist-info/licenses/src/dragon4_LICENSE.txt", True),
+        ("openai/_vendor/httpx_aiohttp/LICENSE", True),
+        ("win32comext/mapi/MAPIStubLibrary-License.txt", True),
+        ("win32comext/mapi/NOTICE.md", True),
+        ("pythonwin/Scintilla-License.txt", False),  # what it is for does not ship
+        ("numpy/random/tests/LICENSE", False),
+        ("packaging/licenses/__init__.py", False),
+        ("a/_license.py", False),
+        ("a/notices.json", False),
+    ],
+)
+def test_a_text_of_a_licence_is_told_by_its_place_or_its_name(path: str, holds: bool) -> None:  # noqa: FBT001
+    assert build.holds_licence(path) is holds
+
+
+def test_the_texts_of_what_others_wrote_in_a_package_are_there_and_no_text_twice(tmp_path: Path) -> None:
+    metadata = "a-1.0.dist-info/LICENSE"
+    make_package(tmp_path, "a", {metadata: "Own.", "a/_vendor/b/LICENSE": "Foreign.", "a/c/COPYING": "Foreign.\n"})
+    text = licences_of(tmp_path)
+    assert [text.count(part) for part in ("Own.", "Foreign.")] == [1, 1]
+    assert f"--- {metadata}\n\nOwn." in text
+    assert "--- a/_vendor/b/LICENSE, a/c/COPYING\n\nForeign." in text
+
+
+def test_a_package_without_a_text_of_its_licence_gets_the_one_that_the_project_keeps(tmp_path: Path) -> None:
+    make_package(tmp_path, "semantic_text.splitter", {}, License="MIT")
+    make_package(tmp_path, "z", {"z/_vendor/LICENSE": "Foreign."}, License="Apache-2.0")
+    splitter, apache = build.packages_in(tmp_path)
+    assert "Copyright (c) 2023 Benjamin Brandt" in licences_of(tmp_path)
+    assert [*splitter.files] == ["licenses/semantic-text-splitter.txt"]
+    assert [*apache.files] == ["LICENSE", "z/_vendor/LICENSE"]
+
+
+def test_a_package_without_any_text_of_its_licence_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    make_package(tmp_path, "a_b", {"a_b/_vendor/LICENSE": "Foreign."}, License="MIT")
+    with pytest.raises(build.BuildError, match=r"^a_b brings no .*\(MIT\)\. Put it into licenses/a-b\.txt\.$"):
+        build.packages_in(tmp_path)
+
+
+def test_every_text_that_the_project_keeps_is_for_a_package_that_ships() -> None:
+    shipped = names(build.runtime_entries(build.LOCK.read_text(encoding="utf-8")))
+    assert {path.stem for path in build.SUPPLIED.iterdir()} <= shipped
+
+
+def bill_of(name: str, *components: dict[str, object]) -> str:
+    """A bill of materials as a wheel brings it, made in a folder of another machine."""
+    main = {"name": f"{name}-crate", "version": "1.0", "purl": f"pkg:cargo/{name}-crate@1.0?download_url=file://."}
+    return json.dumps({"bomFormat": "CycloneDX", "metadata": {"component": main}, "components": components})
+
+
+CRATE = {
+    "name": "ahash",
+    "version": "0.8.12",
+    "purl": "pkg:cargo/ahash@0.8.12",
+    "bom-ref": "path+file:///home/somebody",
+    "hashes": [{"alg": "SHA-256", "content": "5a" * 32}],
+    "licenses": [{"expression": "MIT  OR Apache-2.0"}],
+}
+OPENSSL = {
+    "name": "openssl",
+    "version": "4.0.3",
+    "purl": "pkg:generic/openssl@4.0.3?download_url=https://openssl.org/a",
+}
+
+
+def add_native(site: Path, name: str, *components: dict[str, object], **metadata: str) -> None:
+    folder = f"{name}-1.0.dist-info"
+    files = {f"{folder}/{OWN_TEXT}": "A text.", f"{folder}/sboms/{name}.cyclonedx.json": bill_of(name, *components)}
+    make_package(site, name, files, **metadata)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A file that stands for an archive."""
+    (tmp_path / "lancelot-1-cp312-macos_arm64.pyz").write_bytes(b"an archive")
+    return tmp_path / "lancelot-1-cp312-macos_arm64.pyz"
+
+
+def bill_for(site: Path, archive: Path) -> dict[str, Any]:
+    packages = build.packages_in(site)
+    expressions = build.expressions_of(packages, PACKAGING)
+    return build.bill_of_materials(packages, expressions, archive, build.target_of("3.12", MACOS))
+
+
+def test_the_bill_of_materials_names_its_archive_by_its_sum_and_no_time(tmp_path: Path, archive: Path) -> None:
+    make_package(tmp_path, "b", License_Expression="MIT")
+    bill = bill_for(tmp_path, archive)
+    assert bill.keys() == {"bomFormat", "specVersion", "version", "metadata", "components", "dependencies"}
+    assert bill["metadata"].keys() == {"component"}
+    own = bill["metadata"]["component"]
+    assert own["version"] == lancelot.__version__
+    assert own["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(b"an archive").hexdigest()}]
+    assert {one["name"]: one["value"] for one in own["properties"]} == {
+        "lancelot:archive": archive.name,
+        "lancelot:target": "Python 3.12 on macos-arm64",
+    }
+
+
+def test_the_bill_of_materials_has_each_package_by_its_one_name_and_its_licence_as_it_is(
+    tmp_path: Path, archive: Path
+) -> None:
+    make_package(tmp_path, "A.b_c", License="mit")
+    make_package(tmp_path, "d", License_Expression="MIT OR Apache-2.0")
+    make_package(tmp_path, "e", License="BSD License")
+    make_package(tmp_path, "f", License_Expression="LicenseRef-own")
+    bill = bill_for(tmp_path, archive)
+    assert [(part["purl"], *part["licenses"]) for part in bill["components"]] == [
+        ("pkg:pypi/a-b-c@1.0", {"license": {"id": "MIT"}}),
+        ("pkg:pypi/d@1.0", {"expression": "MIT OR Apache-2.0"}),
+        ("pkg:pypi/e@1.0", {"license": {"name": "BSD License"}}),
+        ("pkg:pypi/f@1.0", {"expression": "LicenseRef-own"}),
+    ]
+
+
+def test_the_bill_of_materials_has_the_parts_that_wheels_name_each_once_and_by_its_package(
+    tmp_path: Path, archive: Path
+) -> None:
+    itself = {"name": "b", "version": "1.0", "purl": "pkg:pypi/b@1.0?file_name=b.whl"}
+    add_native(tmp_path, "a", CRATE, OPENSSL, License="MIT")
+    add_native(tmp_path, "b", itself, CRATE, License="MIT")
+    bill = bill_for(tmp_path, archive)
+    crates = [f"pkg:cargo/{name}" for name in ("a-crate@1.0", "ahash@0.8.12", "b-crate@1.0")]
+    packages = ["pkg:pypi/a@1.0", "pkg:pypi/b@1.0"]
+    assert [part["bom-ref"] for part in bill["components"]] == [*packages, *crates[:2], OPENSSL["purl"], crates[2]]
+    assert {one["ref"]: one["dependsOn"] for one in bill["dependencies"]} == {
+        "lancelot": packages,
+        packages[0]: [*crates[:2], OPENSSL["purl"]],
+        packages[1]: [crates[1], crates[2]],
+    }
+    ahash, openssl = bill["components"][3:5]
+    assert (ahash["licenses"], ahash["hashes"]) == ([{"expression": "MIT OR Apache-2.0"}], CRATE["hashes"])
+    assert "licenses" not in openssl
+    assert "file:" not in json.dumps(bill)
+
+
+def test_the_licences_end_with_a_table_of_the_parts_that_wheels_name(tmp_path: Path) -> None:
+    add_native(tmp_path, "a", CRATE, OPENSSL, License="MIT")
+    add_native(tmp_path, "b", CRATE, License="MIT")
+    rows = [line.split(maxsplit=2) for line in licences_of(tmp_path).rpartition("\n\n")[2].splitlines()]
+    assert rows == [
+        ["a-crate", "1.0", "not stated"],
+        ["ahash", "0.8.12", "MIT  OR Apache-2.0"],
+        ["b-crate", "1.0", "not stated"],
+        ["openssl", "4.0.3", "not stated"],
+    ]
+
+
+@pytest.mark.parametrize("text", ["SPDXVersion: SPDX-2.3", '{"spdxVersion": "SPDX-2.3"}'])
+def test_a_bill_of_a_wheel_that_cannot_be_read_is_a_sentence(tmp_path: Path, text: str) -> None:
+    make_package(tmp_path, "a", {"a-1.0.dist-info/LICENSE": "A text.", "a-1.0.dist-info/sboms/a.spdx": text})
+    with pytest.raises(build.BuildError, match=r"a\.spdx is no bill of materials in CycloneDX's JSON\."):
+        build.packages_in(tmp_path)
+
+
+def test_shiv_whose_code_starts_the_archive_is_among_the_packages_inside_and_no_other_packer(tmp_path: Path) -> None:
+    for folder, name in (("site", "b"), ("packer", "click"), ("packer", "shiv")):
+        make_package(tmp_path / folder, name)
+    inside = build.packages_inside(tmp_path / "site", tmp_path / "packer")
+    assert [package.name for package in inside] == ["b", "shiv"]
 
 
 def test_sums_are_those_that_sha256sum_reads(tmp_path: Path) -> None:
@@ -579,16 +752,21 @@ def test_the_sums_are_of_all_that_is_published_and_nothing_else(tmp_path: Path) 
     published = ["LICENSES-1-cp312-a.txt", "a.cdx.json", "a.cmd", "a.mcpb", "a.pyz", "b.pyz", "server.json"]
     for name in (*published, "a.pyz.tmp", ".gitkeep", "SHA256SUMS", "notes.txt"):
         (tmp_path / name).touch()
-    build.write_sums(tmp_path)
+    (tmp_path / "stale.mcpb").touch()
+    build.write_sums(tmp_path, [tmp_path / "stale.mcpb"])
     lines = (tmp_path / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     assert [line.partition("  ")[2] for line in lines] == published
 
 
 def test_each_archive_has_papers_of_its_own(tmp_path: Path) -> None:
     make_package(tmp_path / "site", "a", License_Expression="MIT")
+    (tmp_path / "dist").mkdir()
+    packages = build.packages_in(tmp_path / "site")
     for name in ("lancelot.pyz", "lancelot-1-cp312-macos_arm64.pyz"):
-        (tmp_path / "dist").mkdir(exist_ok=True)
-        build.write_papers(tmp_path / "site", "1", tmp_path / "dist" / name)
+        (tmp_path / "dist" / name).touch()
+        build.write_papers(packages, PACKAGING, tmp_path / "dist" / name, build.target_of("3.12", MACOS))
+        (tmp_path / "dist" / name).unlink()
+    assert (tmp_path / "dist" / "LICENSES.txt").read_text(encoding="utf-8").splitlines()[1].startswith("lancelot ")
     assert sorted(path.name for path in (tmp_path / "dist").iterdir()) == [
         "LICENSES-1-cp312-macos_arm64.txt",
         "LICENSES.txt",
@@ -751,10 +929,25 @@ def test_a_release_runs_only_pinned_actions_and_commands_that_there_are() -> Non
     assert set(commands) == {"test", "bundle", "papers"} <= build.COMMANDS.keys()
 
 
+def test_a_release_compares_the_tag_with_the_version_before_it_builds_anything() -> None:
+    jobs = re.split(
+        r"^  (?=[a-z]+:$)", WORKFLOW.read_text(encoding="utf-8").partition("\njobs:\n")[2], flags=re.MULTILINE
+    )
+    by_name = {job.partition(":")[0]: job for job in jobs if job}
+    assert [*by_name] == ["version", "build", "release"]
+    assert 'test "$GITHUB_REF_NAME" = "v$(python3 -c' in by_name["version"]
+    assert [re.findall(r"^    needs: (.+)$", job, re.MULTILINE) for job in by_name.values()] == [
+        [],
+        ["version"],
+        ["build"],
+    ]
+
+
 def test_a_release_grants_no_job_more_than_it_needs() -> None:
     text = WORKFLOW.read_text(encoding="utf-8")
     assert re.search(r"^permissions: \{\}$", text, re.MULTILINE)
     assert re.findall(r"^      ([a-z-]+): (read|write)\b", text, re.MULTILINE) == [
+        ("contents", "read"),
         ("contents", "read"),
         ("contents", "write"),
         ("id-token", "write"),

@@ -122,6 +122,12 @@ def test_the_form_requires_the_folder_and_nothing_else() -> None:
     assert MANIFEST["user_config"]["path"]["type"] == "directory"
 
 
+def test_the_form_says_of_the_folder_only_what_can_be_chosen_there() -> None:
+    described = MANIFEST["user_config"]["path"]["description"]
+    assert described == "The folder of the LanceDB database to search."
+    assert [mark for mark in ("~", "://") if mark in described] == []
+
+
 def test_the_form_hides_every_secret_and_only_those() -> None:
     hidden = {field for field, entry in MANIFEST["user_config"].items() if entry.get("sensitive")}
     assert hidden == {field for field in MANIFEST["user_config"] if SETTINGS[field].secret}
@@ -174,6 +180,66 @@ def test_the_validator_of_the_format_takes_the_manifest(tmp_path: Path) -> None:
         [VALIDATOR, "validate", tmp_path / "manifest.json"], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Papers that list bundles
+
+
+def papers_made(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, str]:
+    """Makes the common papers of a folder and gives their texts."""
+    monkeypatch.setattr(build, "ARCHIVE", folder / "lancelot.pyz")
+    assert build.main(["papers"]) == 0
+    return {name: (folder / name).read_text(encoding="utf-8") for name in ("SHA256SUMS", "server.json")}
+
+
+def test_a_bundle_of_an_archive_that_was_made_anew_is_in_no_paper_and_is_named(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = build.target_of("3.13", build.PLATFORMS[-1])
+    (tmp_path / "other.pyz").write_bytes(b"another archive")
+    build.write_bundle(tmp_path / "other.pyz", tmp_path / f"{other.stem}.mcpb", other)
+    assert all(bundle.name in text for text in papers_made(monkeypatch, tmp_path).values())
+    assert capsys.readouterr().err == ""
+    (tmp_path / "any.pyz").write_bytes(b"a newer archive")
+    newer = bundle.with_suffix(".pyz")
+    newer.write_bytes(b"a newer archive")
+    build.write_papers([], tmp_path, newer, TARGET)
+    papers = papers_made(monkeypatch, tmp_path)
+    assert all(name in papers["SHA256SUMS"] for name in (newer.name, build.licences_beside(newer).name))
+    assert not any(bundle.name in text for text in papers.values())
+    assert all(f"{other.stem}.mcpb" in text for text in papers.values())
+    assert capsys.readouterr().err == (
+        f"build: {bundle.name} is of an archive that is not in {tmp_path}, so no paper lists it. "
+        "Make it anew or remove it.\n"
+    )
+
+
+def test_where_every_bundle_is_of_an_older_archive_there_is_no_entry(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    papers_made(monkeypatch, tmp_path)
+    (tmp_path / "any.pyz").write_bytes(b"a newer archive")
+    assert build.main(["papers"]) == 0
+    assert bundle.exists()
+    assert not (tmp_path / "server.json").exists()
+    assert (tmp_path / "SHA256SUMS").read_text(encoding="utf-8").split()[1:] == ["any.pyz"]
+
+
+def test_the_bill_and_licences_of_an_archive_that_was_made_anew_are_in_no_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = tmp_path / "lancelot.pyz"
+    monkeypatch.setattr(build, "ARCHIVE", archive)
+    archive.write_bytes(b"an archive")
+    build.write_papers([], tmp_path, archive, TARGET)
+    listed = []
+    for content in (b"an archive", b"a newer archive"):
+        archive.write_bytes(content)
+        assert build.main(["papers"]) == 0
+        listed.append((tmp_path / "SHA256SUMS").read_text(encoding="utf-8").split()[1::2])
+    assert listed == [["LICENSES.txt", "lancelot.cdx.json", "lancelot.pyz"], ["lancelot.pyz"]]
+    told = f" is of an archive that is not in {tmp_path}, so no paper lists it. Make it anew or remove it.\n"
+    assert capsys.readouterr().err == f"build: LICENSES.txt{told}build: lancelot.cdx.json{told}"
 
 
 # The registry's entry
