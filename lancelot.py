@@ -295,6 +295,11 @@ def fold(text: str) -> str:
     return folded.replace("i\u0307", "i").replace("ı", "i")
 
 
+def is_spaceless(text: str) -> bool:
+    """Whether letters of a script that is written without spaces are in a text."""
+    return any(bigrams or trigrams for bigrams, trigrams, _ in _SPACELESS_RUN.findall(text))
+
+
 def read_terms(query: str) -> Terms:
     """Reads a query as the words that text search looks for.
 
@@ -1574,9 +1579,11 @@ def plain_variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def secret_variables(path: str, environ: Mapping[str, str]) -> list[str]:
-    """The names of the variables of an address's store that are set here and are secrets."""
+    """The names of the variables of an address's store that are set here and are secrets, or hold a password."""
     store = STORES.get(scheme_of(path), _OTHER_STORE)
-    return sorted(name for name, value in environ.items() if value.strip() and store.is_secret(name))
+    given = {name: environ[name] for name in store.plain if name in environ}
+    named = {name for name, value in given.items() if _without_password(value) != value}
+    return sorted(named | {name for name, value in environ.items() if value.strip() and store.is_secret(name)})
 
 
 def _variable_problem(name: str, value: str) -> str:
@@ -3006,7 +3013,7 @@ def _why_not_index(index: Index, query: str) -> str:
     tokenizer = index.details.get("base_tokenizer", "simple")
     if index.covered == 0:
         return f"the full-text index {index.name} covers no rows"
-    if tokenizer in WORD_TOKENIZERS and any(run or thai for run, thai, _ in _SPACELESS_RUN.findall(query)):
+    if tokenizer in WORD_TOKENIZERS and is_spaceless(query):
         return f"the full-text index {index.name} ({tokenizer}) finds no words in text without spaces"
     if tokenizer == "raw":
         return f"the full-text index {index.name} (raw) holds whole texts, not words"
@@ -4861,20 +4868,28 @@ def total_words(page: Page) -> str:
 _ENOUGH_SHOWN = 5
 
 
+_ASCII_LETTERS = str.maketrans(
+    {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ħ": "h", "ı": "i"}
+)
+
+
 def _bare(text: str) -> str:
-    """A text without case and accents."""
-    return "".join(
-        letter for letter in unicodedata.normalize("NFKD", text).casefold() if not unicodedata.combining(letter)
-    )
+    """A text without case and accents, as full-text indexes fold it."""
+    letters = unicodedata.normalize("NFKD", text).casefold().translate(_ASCII_LETTERS)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def _unmatched_words(page: Page) -> list[str]:
-    """The words of the query that no hit holds; of full-text search, which knows word forms, those not even by their first half."""
+    """The words of the query that no hit holds; of full-text search, which knows word forms, those not even by their first half.
+
+    Of scripts without spaces none is named: what is counted there are pieces of words.
+    """
+    words = [term for term in page.terms.counted if not is_spaceless(term)]
     if page.ran == "fts":
         texts = [_bare(hit.text) for hit in page.hits]
-        beginnings = {term: _bare(term)[: max(3, len(term) // 2)] for term in page.terms.counted}
+        beginnings = {term: _bare(term)[: max(3, len(term) // 2)] for term in words}
         return [term for term, beginning in beginnings.items() if not any(beginning in text for text in texts)]
-    patterns = {term: re.compile(fold_pattern(term)) for term in page.terms.counted}
+    patterns = {term: re.compile(fold_pattern(term)) for term in words}
     return [term for term, pattern in patterns.items() if not any(pattern.search(hit.text) for hit in page.hits)]
 
 
@@ -10444,11 +10459,14 @@ def bytecode_of(path: Path) -> Path | None:
 def unpacked_problems(folder: Path, record: Mapping[str, str]) -> Iterator[str]:
     """What in the unpacked copy of an archive is not as the archive's record says."""
     expected = {name.removeprefix(SITE): digest for name, digest in record.items() if name.startswith(SITE)}
-    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    links = sorted(name for name, path in found.items() if path.is_symlink())
+    yield from (f"{found[name]} is a link, and the archive has none" for name in links)
+    there = {name: path for name, path in found.items() if name not in links and path.is_file()}
     recorded = {folder / name for name in expected}
     added = (there[name] for name in sorted(there.keys() - expected.keys()))
     yield from (f"{path} was added" for path in added if bytecode_of(path) not in recorded)
-    yield from (f"{folder / name} is missing" for name in sorted(expected.keys() - there.keys()))
+    yield from (f"{folder / name} is missing" for name in sorted(expected.keys() - found.keys()))
     for name in sorted(there.keys() & expected.keys()):
         with there[name].open("rb") as file:
             if file_sum(file) != expected[name]:

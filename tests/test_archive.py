@@ -553,6 +553,24 @@ def test_a_copy_that_would_vouch_for_itself_is_not_asked(unpacked: Unpacked, tmp
     assert f"failed: {site / 'first.pth'} was added\n" in done.stdout
 
 
+@posix
+def test_a_link_in_a_copy_is_named_whatever_it_leads_to(unpacked: Unpacked, tmp_path: Path) -> None:
+    site = linked_copy(unpacked, tmp_path / "shiv")
+    package = tmp_path / "lancelot"
+    package.mkdir()
+    (package / "__init__.py").write_text("import sys; sys.exit('shadowed')\n", encoding="utf-8")
+    (site / "lancelot").symlink_to(package)
+    (site / "later.pth").symlink_to(tmp_path / "not there yet.pth")
+    shutil.copy(site / "tqdm" / "std.py", tmp_path)
+    (site / "tqdm" / "std.py").unlink()
+    (site / "tqdm" / "std.py").symlink_to(tmp_path / "std.py")
+    done = start("verify", root=tmp_path / "shiv")
+    assert done.returncode == 1
+    for name in ("lancelot", "later.pth", "tqdm/std.py"):
+        assert f"failed: {site / name} is a link, and the archive has none\n" in done.stdout
+    assert ", 3 problems\n" in done.stdout
+
+
 def test_an_archive_that_is_not_unpacked_is_verified_and_stays_so(tmp_path: Path) -> None:
     done = start("verify", root=tmp_path / "shiv")
     assert (done.returncode, done.stderr) == (0, "")

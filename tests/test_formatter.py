@@ -188,10 +188,16 @@ def test_words_that_no_hit_holds_are_named(ran: str, told: bool) -> None:  # noq
         assert (note in text) == told
 
 
-@pytest.mark.parametrize("word", ["encryption", "numbers", "running", "cafe", "CAFÉ"])
+@pytest.mark.parametrize("word", ["encryption", "numbers", "running", "cafe", "CAFÉ", "lodz", "Ore"])
 def test_a_word_found_by_another_of_its_forms_is_not_said_to_be_missing(word: str) -> None:
-    hits = [make_hit(1, "encrypted number of a run in the café")]
+    hits = [make_hit(1, "encrypted number of a run in the café, Łódź, øre")]
     assert "occur in none" not in lancelot.search_json(make_page(hits, word, ran="fts"))
+
+
+@pytest.mark.parametrize("ran", ["text", "fts"])
+@pytest.mark.parametrize("query", ["北京天气", "ภาษาจีน"])
+def test_pieces_of_words_in_scripts_without_spaces_are_not_named(ran: str, query: str) -> None:
+    assert "occur in none" not in lancelot.search_json(make_page([make_hit(1, "北京的天气很好 ภาษา")], query, ran=ran))
 
 
 @pytest.mark.parametrize(("hits", "ranked", "offset", "told"), [(4, 9, 0, False), (5, 9, 0, True), (5, 9, 4, False)])

@@ -525,6 +525,12 @@ def test_a_clients_entry_has_the_variables_of_its_store_and_none_of_the_secret_o
     assert lancelot.secret_variables(path, VARIABLES) == secret
 
 
+def test_an_endpoint_with_a_password_is_named_among_what_the_entry_lacks() -> None:
+    environ = {"AWS_ENDPOINT": "http://user:word@127.0.0.1:9", "AWS_REGION": "eu-north-1"}
+    assert "AWS_ENDPOINT" not in lancelot.client_variables(environ, {"LANCEDB_PATH": "s3://bucket/x"})
+    assert lancelot.secret_variables("s3://bucket/x", environ) == ["AWS_ENDPOINT"]
+
+
 def test_an_endpoint_with_a_password_is_in_no_clients_entry() -> None:
     environ = {"AWS_ENDPOINT": "http://me:SECRET@127.0.0.1:9000"}
     assert "AWS_ENDPOINT" not in lancelot.client_variables(environ, {"LANCEDB_PATH": "s3://bucket/x"})
