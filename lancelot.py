@@ -1562,6 +1562,11 @@ STORES: Mapping[str, StoreVariables] = {
 }
 
 
+def _store_of(path: str) -> StoreVariables:
+    """The variables of an address's store; those of none where it is no store's."""
+    return STORES.get(scheme_of(path), _OTHER_STORE)
+
+
 def _credentials_of(scheme: str) -> str:
     return "LANCEDB_API_KEY" if scheme == SERVICE_SCHEME else STORES[scheme].credentials
 
@@ -1573,14 +1578,14 @@ def is_file_variable(name: str) -> bool:
 
 def plain_variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of an address's store that are set here and are no secrets; paths are made absolute."""
-    store = STORES.get(scheme_of(path), _OTHER_STORE)
+    store = _store_of(path)
     found = {name: value for name in store.plain if (value := clean_surrogates(environ.get(name, "")).strip())}
     return {name: os.path.abspath(value) if is_file_variable(name) else value for name, value in found.items()}  # noqa: PTH100 - never raises
 
 
 def secret_variables(path: str, environ: Mapping[str, str]) -> list[str]:
     """The names of the variables of an address's store that are set here and are secrets, or hold a password."""
-    store = STORES.get(scheme_of(path), _OTHER_STORE)
+    store = _store_of(path)
     given = {name: environ[name] for name in store.plain if name in environ}
     named = {name for name, value in given.items() if _without_password(value) != value}
     return sorted(named | {name for name, value in environ.items() if value.strip() and store.is_secret(name)})
@@ -1599,7 +1604,7 @@ def prepare_variables(path: str, environ: MutableMapping[str, str]) -> None:
 
     LancelotError where one has a value on which the engine breaks down; the value is not shown.
     """
-    store = STORES.get(scheme_of(path), _OTHER_STORE)
+    store = _store_of(path)
     for name, value in list(environ.items()):
         if not (store.is_secret(name) or name.upper() in store.plain):
             continue
@@ -8824,7 +8829,7 @@ UNCHANGED_MS = 3_600_000
 
 
 def build_server(settings: Settings, *, searcher: Searcher | None = None, command: Sequence[str] = ()) -> Server[Any]:
-    """An MCP server with the tools over these settings. It opens nothing and imports no database until a tool is called.
+    """An MCP server with the tools over these settings. It lists the folder, and opens nothing and imports no database until a tool is called.
 
     `command` starts this program for the tool that writes; left out, it is this module's own.
     """
