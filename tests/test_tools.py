@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -385,8 +386,10 @@ def test_a_flag_that_is_neither_true_nor_false_is_refused(make_settings: MakeSet
 @pytest.mark.parametrize("blank", [None, ""])
 @pytest.mark.parametrize("tool", NAMES)
 def test_an_optional_argument_that_is_null_or_blank_counts_as_left_out(
-    call: Call, tool: str, blank: str | None
+    call: Call, tool: str, blank: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    space = shutil.disk_usage("/")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: space)  # other tests write to the disk meanwhile
     given = {"lancedb_search": {"query": "python"}, "lancedb_query": {"question": "python"}}.get(tool, {})
     blanks = dict.fromkeys(SPECIFIED[tool], blank)
     assert call(tool, **{**blanks, **given}) == call(tool, **given)
