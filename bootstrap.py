@@ -116,6 +116,36 @@ def check_space(archive, folder):
         raise OSError("%d MB are free and %d MB needed" % (free / 1e6, needed / 1e6))
 
 
+def check_owner(path, found):
+    """Refuses a file or folder that another user made or can write to: what runs from it runs as this user."""
+    import stat
+
+    if found.st_uid not in (os.getuid(), 0) or stat.S_ISLNK(found.st_mode):
+        why = "it is a link" if stat.S_ISLNK(found.st_mode) else "it belongs to another user"
+    elif found.st_mode & 0o022:
+        why = "others can write to it"
+    else:
+        return
+    refuse("does not start from %s, since %s: remove it, or set SHIV_ROOT to a folder of your own." % (path, why))
+
+
+def check_owners(folder):
+    """Refuses to start from, or to unpack to, what users other than this one and the administrator could have put there."""
+    root = folder.parent
+    if not hasattr(os, "getuid") or not root.exists():
+        return  # Windows keeps the folders of users apart by itself
+    if "SHIV_ROOT" not in os.environ and root.stat().st_uid == os.getuid() and root.stat().st_mode & 0o022:
+        root.chmod(root.stat().st_mode & ~0o022)  # earlier versions left it as the umask had it
+    check_owner(root, root.stat())
+    # shiv follows a link in place of its lock, and empties the file that it leads to.
+    for path in (folder, folder / "site-packages", unfinished(folder), root / (".%s_lock" % folder.name)):
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            continue
+        check_owner(path, found)
+
+
 def unpack_to(folder):
     """Unpacks into a folder, of which nothing is to be seen until it is whole, and nothing is left where that fails."""
     import shutil
@@ -217,8 +247,11 @@ def unpack():
     root = os.environ.get("SHIV_ROOT", "~/.shiv")
     try:
         folder = unpacked_folder()
+        check_owners(folder)
         if not (folder / "site-packages" / "lancelot.py").exists():
+            mask = os.umask(0o077)
             unpack_anew(folder)
+            os.umask(mask)
         lock(folder, "LOCK_SH")
     except KeyboardInterrupt:
         sys.exit(130)

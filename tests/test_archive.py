@@ -410,6 +410,58 @@ def test_an_account_without_a_home_and_a_network_verifies_it_indexes_and_is_serv
 
 
 @posix
+def test_what_is_unpacked_is_closed_to_other_users_whatever_the_umask(tmp_path: Path) -> None:
+    root = tmp_path / "home" / "root"
+    assert start("version", root=root, before=("sh", "-c", 'umask 0; exec "$@"', "sh")).returncode == 0
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in (root, *root.iterdir()) if path.is_dir()} == {
+        path.name: "0o700" for path in (root, *root.glob("lancelot*"))
+    }
+    (site,) = root.glob("*/site-packages")
+    assert [path for path in site.rglob("*") if path.stat().st_mode & 0o022] == []
+
+
+@posix
+@pytest.mark.parametrize("opened", [".", "*.pyz_*", "*.pyz_*/site-packages", ".*_lock"])
+def test_nothing_starts_from_what_others_can_write_to_or_a_link_leads_to(
+    unpacked: Unpacked, tmp_path: Path, opened: str
+) -> None:
+    root = linked_copy(unpacked, tmp_path / "shiv").parent.parent
+    locked = root / f".{unpacked.site.parent.name}_lock"
+    locked.unlink()  # a hard link to that of the other copy
+    locked.touch(0o600)
+    path = root if opened == "." else next(root.glob(opened))
+    why = f"{ARCHIVE.name} does not start from {path}, since"
+    path.chmod(path.stat().st_mode | 0o020)
+    assert refusal(start("version", root=root)).startswith(f"{why} others can write to it: remove it, or set SHIV_ROOT")
+    path.chmod(path.stat().st_mode & ~0o020)
+    assert start("version", root=root).returncode == 0
+    if hasattr(os, "geteuid") and os.geteuid() == 0:  # nobody else can give a file away
+        os.chown(path, 12345, -1)
+        assert refusal(start("version", root=root)).startswith(f"{why} it belongs to another user: ")
+
+
+@posix
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    archive, root = thin_archive(tmp_path), tmp_path / "root"
+    (tmp_path / "letter").write_text("dear", encoding="utf-8")
+    root.mkdir(0o700)
+    build_id = json.loads(zipfile.ZipFile(archive).read("environment.json"))["build_id"]
+    (root / f".thin.pyz_{build_id}_lock").symlink_to(tmp_path / "letter")
+    assert "since it is a link" in refusal(start("version", root=root, archive=archive))
+    assert (tmp_path / "letter").read_text(encoding="utf-8") == "dear"
+
+
+@posix
+def test_the_usual_folder_is_closed_to_the_group_that_an_earlier_version_let_write(
+    unpacked: Unpacked, tmp_path: Path
+) -> None:
+    root = linked_copy(unpacked, tmp_path / ".shiv").parent.parent
+    root.chmod(0o775)
+    assert start("version", root=None, HOME=str(tmp_path)).returncode == 0
+    assert root.stat().st_mode & 0o777 == 0o755
+
+
+@posix
 def test_a_start_that_was_killed_is_made_up_for_and_old_leftovers_are_removed(tmp_path: Path) -> None:
     root = tmp_path / "root"
     names = (f"{ARCHIVE.name}_old.tmp", f"{ARCHIVE.name}_new.tmp", "lancelot-0.0.9.pyz_b.tmp", "other.pyz_1.tmp")
