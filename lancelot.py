@@ -1241,9 +1241,10 @@ def stored_hosts(config_dir: Path) -> list[str]:
 TEXT_NAMES = ("text", "content", "page_content", "document", "doc", "chunk", "body", "searchable_text")
 TEXT_LATE_NAMES = ("metadata_text", "data")
 NESTED_TEXT_NAMES = {"payload": ("text", "content"), "data": ("text", "content")}
-TITLE_NAMES = ("title", "fileTitle", "file_name", "heading", "name", "document_name")
-SOURCE_NAMES = ("chunkSource", "source", "url", "uri", "filePath", "file_path", "path", "source_path")
-ID_NAMES = ("id", "_id", "uuid", "chunk_id", "record_id", "record_no")
+TITLE_NAMES = ("title", "page_title", "fileTitle", "file_name", "heading", "name", "document_name")
+SOURCE_NAMES = ("chunkSource", "source", "url", "uri", "filePath", "file_path", "path", "source_path", "source_url")
+ID_NAMES = ("id", "_id", "uuid")
+ID_LATE_NAMES = ("chunk_id", "record_id", "record_no", "page_id", "doc_id")
 METADATA_NAMES = ("metadata", "meta", "payload", "attributes", "meta_data", "metadata_str")
 ORDER_NAMES = ("chunk_index", "chunkIndex", "chunk_number", "chunk_no", "chunk_id", "index", "order", "position", "seq")
 DOCUMENT_ID = "document_id"
@@ -1290,10 +1291,14 @@ def _value_at(value: Any, keys: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class Column:
-    """Where a value of a row stands: a column, fields of its struct, then keys of the JSON that it holds."""
+    """Where a value of a row stands: a column, fields of its struct, then keys of the JSON that it holds.
+
+    `joined` makes one text of a list of strings, each on a line of its own.
+    """
 
     path: tuple[str, ...]
     keys: tuple[str, ...] = ()
+    joined: bool = False
 
     @property
     def name(self) -> str:
@@ -1302,15 +1307,16 @@ class Column:
 
     @property
     def sql(self) -> str:
-        """The quoted name for a LanceDB expression; the JSON keys are not part of it."""
-        return ".".join(quote_name(part) for part in self.path)
+        """The value as a LanceDB expression; the JSON keys are not part of it."""
+        name = ".".join(quote_name(part) for part in self.path)
+        return f"array_to_string({name}, '\n')" if self.joined else name
 
     def value(self, row: Mapping[str, Any]) -> Any:
         """The column's value in a row, None where a level is missing."""
         value = _value_at(row, self.path)
-        if not self.keys:
-            return value
-        return _value_at(_json_of(value), self.keys) if isinstance(value, str) else None
+        if self.joined:
+            return "\n".join(part for part in value if part is not None) if isinstance(value, list) else None
+        return _value_at(_json_of(value) if self.keys and isinstance(value, str) else value, self.keys)
 
 
 def quote_text(text: str) -> str:
@@ -1824,10 +1830,31 @@ def engine_errors(doing: str, *, remedy: str = LOOK_AT_STATUS) -> Iterator[None]
 
 
 def _is_vector(kind: pa.DataType) -> bool:
-    """A fixed-size list of floats: the only kind of column that LanceDB's vector search takes."""
     import pyarrow.types as kinds
 
     return bool(kinds.is_fixed_size_list(kind) and kinds.is_floating(kind.value_type))
+
+
+def _vector_length(kind: Any) -> int:
+    """The length of the vectors that LanceDB can search in a column of this type: one a row, or a list of them; else 0."""
+    import pyarrow.types as kinds
+
+    single = kind.value_type if kinds.is_list(kind) else kind
+    return int(single.list_size) if _is_vector(single) else 0
+
+
+def _as_read(field: pa.Field[Any]) -> pa.Field[Any]:
+    """A field with the type of the values that the engine gives, which differs from the stored one for JSON and blobs."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    metadata = field.metadata or {}
+    extension = metadata.get(b"ARROW:extension:name")
+    if extension in (b"lance.json", b"arrow.json"):
+        return field.with_type(pa.json_())
+    if extension == b"lance.blob.v2" or b"lance-encoding:blob" in metadata:
+        return field.with_type(pa.large_binary())
+    return field.with_type(pa.struct(map(_as_read, field.type))) if kinds.is_struct(field.type) else field
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -1838,18 +1865,34 @@ def _is_string(kind: pa.DataType) -> bool:
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _is_string_list(kind: Any) -> bool:
+    return _is_list(kind) and _is_string(kind.value_type)
+
+
+def _is_json(kind: pa.DataType) -> bool:
+    return getattr(kind, "extension_name", "") == "arrow.json"
+
+
 def _is_id(kind: pa.DataType) -> bool:
     import pyarrow.types as kinds
 
     return _is_string(kind) or bool(kinds.is_integer(kind))
 
 
-def _is_number_list(kind: pa.DataType) -> bool:
+def holds_vectors(kind: Any) -> bool:
+    """Lists of floats, fixed-size lists of bytes, and lists of those, whether or not LanceDB can search them."""
     import pyarrow.types as kinds
 
-    is_list = kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)
-    inner: Any = kind
-    return bool(is_list and (kinds.is_floating(inner.value_type) or _is_vector(inner.value_type)))
+    if not _is_list(kind):
+        return False
+    of_bytes = kinds.is_fixed_size_list(kind) and str(kind.value_type) in ("uint8", "int8")
+    return bool(of_bytes or kinds.is_floating(kind.value_type) or holds_vectors(kind.value_type))
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -1864,7 +1907,7 @@ def _is_fetched(name: str, kind: pa.DataType) -> bool:
 
     binary = kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind)
     hidden = name in NEVER_TEXT or name.startswith("_isempty") or name.endswith("_isempty") or "`" in name
-    return not (hidden or binary or kinds.is_binary_view(kind) or _is_number_list(kind))
+    return not (hidden or binary or kinds.is_binary_view(kind) or holds_vectors(kind))
 
 
 def _columns_there_are(schema: pa.Schema) -> str:
@@ -1875,22 +1918,18 @@ def _choose_vector(
     schema: pa.Schema, vectors: Mapping[str, int], *, named: str | None, embedding_length: int | None
 ) -> tuple[str | None, str]:
     """The vector column, or None and a clause on why there is none."""
-    if named:
-        if named not in schema.names:
-            raise LancelotError(f'There is no column "{one_line(named)}".', _columns_there_are(schema))
-        if named not in vectors:
-            return None, f"the column {named} holds {schema.field(named).type}, not fixed-size vectors of floats"
-        return named, ""
+    if named and named not in schema.names:
+        raise LancelotError(f'There is no column "{one_line(named)}".', _columns_there_are(schema))
     fitting = [name for name, length in vectors.items() if length == embedding_length]
-    for candidates in (["vector"] if "vector" in vectors else [], list(vectors), fitting):
-        if len(candidates) == 1:
+    for candidates in ([named],) if named else (["vector"], list(vectors), fitting):
+        if len(candidates) == 1 and candidates[0] in vectors:
             return candidates[0], ""
-    if vectors:
+    if vectors and not named:
         lengths = listed(f"{name} ({length})" for name, length in vectors.items())
         return None, f"it has several vector columns, {lengths}; name one as vectorColumn"
-    lists = [name for name in schema.names if _is_number_list(schema.field(name).type)]
-    if lists:
-        return None, f"the column {lists[0]} holds {schema.field(lists[0]).type}, which LanceDB cannot search"
+    others = [named] if named else [name for name in schema.names if holds_vectors(schema.field(name).type)]
+    if others:
+        return None, f"the column {others[0]} holds {schema.field(others[0]).type}, not fixed-size vectors of floats"
     return None, "it has no vector column"
 
 
@@ -1909,17 +1948,31 @@ def _kind_at(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
 
 
 def find_text_column(schema: pa.Schema, name: str) -> Column:
-    """The text column that was named, `payload.text` for a struct's field."""
+    """The text column that was named, `payload.text` for a struct's field or a key of a JSON column."""
     path = (name,) if name in schema.names else tuple(name.split("."))
     kind = _kind_at(schema, path)
+    if kind is None and len(path) > 1 and path[0] in schema.names and _is_json(schema.field(path[0]).type):
+        return Column(path[:1], path[1:])
     if kind is None or "`" in name:
         raise LancelotError(f'There is no column "{one_line(name)}".', _columns_there_are(schema))
-    if not _is_string(kind):
-        strings = listed(field.name for field in schema if _is_string(field.type))
-        raise LancelotError(
-            f'The column "{one_line(name)}" holds {kind}, not text.', f"The text columns are {strings}."
-        )
-    return Column(path)
+    if not _is_string(kind) and not _is_string_list(kind):
+        texts = listed(field.name for field in schema if _is_string(field.type) or _is_string_list(field.type))
+        raise LancelotError(f'The column "{one_line(name)}" holds {kind}, not text.', f"The text columns are {texts}.")
+    return Column(path, joined=_is_list(kind))
+
+
+def _plain_spelling(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).casefold()
+
+
+SPELLINGS: tuple[Callable[[str], str], ...] = (str, _plain_spelling)
+"""How names are compared: as they are, then without regard to case, spaces, dashes and underscores."""
+
+
+def _among(there: Sequence[str], names: Iterable[str], spelled: Callable[[str], str]) -> Iterator[str]:
+    """The columns there are that have one of these names, compared as `spelled`, in the order of the names."""
+    found = {spelled(name): name for name in reversed(there)}
+    return (found[name] for name in map(spelled, names) if name in found)
 
 
 def _is_prose(value: str) -> bool:
@@ -1927,62 +1980,92 @@ def _is_prose(value: str) -> bool:
     return (" " in value.strip() or not value.isascii()) and parse_json_object(value) is None
 
 
-def _mean_text_length(values: Sequence[str | None]) -> float:
-    """The mean length of prose; JSON, hashes, addresses and other values without white space count as none."""
-    prose = [value for value in values if value and _is_prose(value)]
-    return sum(map(len, prose)) / max(1, len(values))
+def _mean_text_length(column: Column, rows: Sequence[Mapping[str, Any]]) -> float:
+    """The mean length of prose; JSON, hashes, addresses and other values without white space count as none.
+
+    A string under a key of JSON counts in any case: the key says that it is a text.
+    """
+    texts = [text for row in rows if isinstance(text := column.value(row), str)]
+    return sum(len(text) for text in texts if column.keys or _is_prose(text)) / max(1, len(rows))
 
 
 def _sampled_text(table: Any, schema: pa.Schema) -> Column | None:
-    """The text inside a JSON string, else the string column whose values in a small sample are longest on average."""
-    names = [
-        name
-        for name in schema.names
-        if _is_string(schema.field(name).type)
-        and "`" not in name
-        and name not in (*NEVER_TEXT, *ID_NAMES, *SOURCE_NAMES)
-    ]
-    if not names:
+    """The column with the longest prose in a small sample: strings, then lists of them, then texts inside JSON.
+
+    The text inside a JSON payload comes before them all.
+    """
+    never = set(map(_plain_spelling, (*NEVER_TEXT, *ID_NAMES, *ID_LATE_NAMES, *SOURCE_NAMES)))
+    named = {name: schema.field(name).type for name in schema.names if "`" not in name}
+    types = {name: kind for name, kind in named.items() if _plain_spelling(name) not in never}
+    strings = [name for name, kind in types.items() if _is_string(kind)]
+    in_json = [*strings, *(name for name, kind in types.items() if _is_json(kind))]
+    lists = [name for name, kind in types.items() if _is_string_list(kind)]
+    if not in_json and not lists:
         return None
-    sample = table.search().select(names).limit(SAMPLE_ROWS).to_arrow().to_pylist()
-    for outer, inner_names in NESTED_TEXT_NAMES.items():
-        for inner in inner_names if outer in names else ():
-            column = Column((outer,), (inner,))
-            if any(isinstance(column.value(row), str) for row in sample):
-                return column
-    lengths = {name: _mean_text_length([row[name] for row in sample]) for name in names}
-    longest = max(names, key=lambda name: lengths[name])
-    return Column((longest,)) if lengths[longest] > 0 else None
+    sample = table.search().select([*in_json, *lists]).limit(SAMPLE_ROWS).to_arrow().to_pylist()
+    payloads = [(outer, names) for outer, names in NESTED_TEXT_NAMES.items() if outer in in_json]
+    candidates = (
+        [Column((outer,), (inner,)) for outer, names in payloads for inner in names],
+        [Column((name,)) for name in strings],
+        [Column((name,), joined=True) for name in lists],
+        [Column((outer,), (inner,)) for outer in in_json for inner in TEXT_NAMES],
+    )
+    for columns in candidates:
+        lengths = {column: _mean_text_length(column, sample) for column in columns}
+        longest = max(columns, key=lambda column: lengths[column], default=None)
+        if longest and lengths[longest] > 0:
+            return longest
+    return None
 
 
 def _find_text(table: Any, schema: pa.Schema) -> Column | None:
     names = [*TEXT_NAMES, *(f"payload.{name}" for name in NESTED_TEXT_NAMES["payload"]), *TEXT_LATE_NAMES]
-    for name in names:
+    for name in (*names, *_among(schema.names, TEXT_NAMES, _plain_spelling)):
         kind = _kind_at(schema, name.split("."))
         if kind is not None and _is_string(kind) and name not in NESTED_TEXT_NAMES:
             return Column(tuple(name.split(".")))
+        if kind is not None and _is_string_list(kind):
+            return Column(tuple(name.split(".")), joined=True)
     return _sampled_text(table, schema)
+
+
+def _find_id(schema: pa.Schema) -> Column | None:
+    for names, spelled in itertools.product((ID_NAMES, ID_LATE_NAMES), SPELLINGS):
+        for name in _among(schema.names, names, spelled):
+            if _is_id(schema.field(name).type):
+                return Column((name,))
+    return None
+
+
+def _spelled_columns(
+    schema: pa.Schema, names: Sequence[str], spelled: Callable[[str], str], is_kind: Callable[[pa.DataType], bool]
+) -> Iterator[Column]:
+    import pyarrow.types as kinds
+
+    for name in _among(schema.names, names, spelled):
+        if is_kind(schema.field(name).type):
+            yield Column((name,))
+    in_json = [column.name for column in schema if _is_json(column.type)]
+    for outer in _among(schema.names, (*METADATA_NAMES, *in_json), spelled):
+        kind = schema.field(outer).type
+        if _is_string(kind) or _is_json(kind):
+            yield from (Column((outer,), (name,)) for name in names)
+        fields = [field.name for field in kind] if kinds.is_struct(kind) else []
+        yield from (Column((outer, name)) for name in _among(fields, names, spelled) if is_kind(kind.field(name).type))
+    for name in _among(schema.names, [f"metadata_{name}" for name in names], spelled):
+        if is_kind(schema.field(name).type):
+            yield Column((name,))
 
 
 def _value_columns(
     schema: pa.Schema, names: Sequence[str], *, is_kind: Callable[[pa.DataType], bool] = _is_string
-) -> Iterator[Column]:
-    """The columns of these names, at the top first, then inside metadata: struct fields, JSON keys, flattened names."""
-    for name in names:
-        if name in schema.names and is_kind(schema.field(name).type):
-            yield Column((name,))
-    for outer in METADATA_NAMES:
-        if outer not in schema.names:
-            continue
-        for name in names:
-            kind = _kind_at(schema, (outer, name))
-            if kind is not None and is_kind(kind):
-                yield Column((outer, name))
-            elif _is_string(schema.field(outer).type):
-                yield Column((outer,), (name,))
-    for name in names:
-        if f"metadata_{name}" in schema.names and is_kind(schema.field(f"metadata_{name}").type):
-            yield Column((f"metadata_{name}",))
+) -> tuple[Column, ...]:
+    """The columns of these names, at the top first, then inside metadata: struct fields, JSON keys, flattened names.
+
+    Those that have one of the names in another spelling come after all of them.
+    """
+    found = (_spelled_columns(schema, names, spelled, is_kind) for spelled in SPELLINGS)
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
 
 
 def _indexed_columns(index: Any) -> tuple[str, ...]:
@@ -2006,10 +2089,11 @@ def _reasons(
     found: Column | None, chosen: str | None, *, text: str | None, vector: str | None, vectors: Mapping[str, int]
 ) -> dict[str, str]:
     """Why the text and the vector column were chosen, in a few words each."""
-    usual = {*TEXT_NAMES, *TEXT_LATE_NAMES, *(f"payload.{name}" for name in NESTED_TEXT_NAMES["payload"])}
+    usual = (*TEXT_NAMES, *TEXT_LATE_NAMES, *(f"payload.{name}" for name in NESTED_TEXT_NAMES["payload"]))
     reasons: dict[str, str] = {}
     if found:
-        reasons["text"] = "named" if text else "usual name" if found.name in usual else "longest texts"
+        is_usual = _plain_spelling(found.name) in map(_plain_spelling, usual)
+        reasons["text"] = "named" if text else "usual name" if is_usual else "longest texts"
     if chosen:
         by_name = "usual name" if chosen == "vector" else "length of the embedding model"
         reasons["vector"] = "named" if vector else "only one" if len(vectors) == 1 else by_name
@@ -2020,8 +2104,11 @@ def find_layout(
     table: Any, *, text: str | None = None, vector: str | None = None, embedding_length: int | None = None
 ) -> TableLayout:
     """The columns of a table: those named, else the ones that the programs known to write such tables use."""
-    schema: pa.Schema = table.schema
-    vectors = {name: schema.field(name).type.list_size for name in schema.names if _is_vector(schema.field(name).type)}
+    import pyarrow as pa
+
+    schema = pa.schema([_as_read(field) for field in table.schema], table.schema.metadata)
+    lengths = {field.name: _vector_length(field.type) for field in schema}
+    vectors = {name: length for name, length in lengths.items() if length}
     chosen, problem = _choose_vector(schema, vectors, named=vector, embedding_length=embedding_length)
     if vectors and "_distance" in schema.names:
         vectors, chosen, problem = {}, None, "its column _distance hides the engine's own distances"
@@ -2034,13 +2121,11 @@ def find_layout(
         vectors=vectors,
         vector=chosen,
         vector_problem=problem,
-        title=tuple(_value_columns(schema, TITLE_NAMES)),
+        title=_value_columns(schema, TITLE_NAMES),
         source=(*_value_columns(schema, SOURCE_NAMES), *_value_columns(schema, (DOCUMENT_ID,))),
-        id=next(
-            (Column((name,)) for name in ID_NAMES if name in schema.names and _is_id(schema.field(name).type)), None
-        ),
+        id=_find_id(schema),
         fetched=tuple(name for name in schema.names if _is_fetched(name, schema.field(name).type)),
-        order=tuple(_value_columns(schema, ORDER_NAMES, is_kind=_is_number)),
+        order=_value_columns(schema, ORDER_NAMES, is_kind=_is_number),
         indexes=tuple(_read_index(index) for index in table.list_indices()),
         chosen_by=_reasons(text_column, chosen, text=text, vector=vector, vectors=vectors),
         anythingllm=set(schema.names) >= ANYTHINGLLM_COLUMNS,
@@ -2315,7 +2400,7 @@ def _paths(
             rest = name[len(own) + 1 :]
             if kinds.is_struct(kind):
                 yield from _paths(rest, [(field.name, field.type) for field in kind], here)
-            elif _is_string(kind):
+            elif _is_string(kind) or _is_json(kind):
                 yield Column(here, tuple(rest.split("."))), None
 
 
@@ -2327,9 +2412,9 @@ def _dotted_names(schema: pa.Schema) -> str:
     for field_ in schema:
         if kinds.is_struct(field_.type):
             names += [f"{field_.name}.{inner.name}" for inner in field_.type]
-        elif field_.name in METADATA_NAMES and _is_string(field_.type):
+        elif _is_json(field_.type) or (field_.name in METADATA_NAMES and _is_string(field_.type)):
             names += [field_.name, f"{field_.name}.KEY of its JSON"]
-        elif not _is_vector(field_.type) and "`" not in field_.name:
+        elif not holds_vectors(field_.type) and "`" not in field_.name:
             names.append(field_.name)
     return listed(names, limit=60)
 
@@ -2345,12 +2430,6 @@ def resolve_column(schema: pa.Schema, name: str) -> tuple[Column, pa.DataType | 
             f"The filter names no column: {one_line(name)}.", f"The columns are {_dotted_names(schema)}."
         )
     return found
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
 def _wrong_value(column: Column, operator: str, operand: Any, allowed: str) -> LancelotError:
@@ -2627,7 +2706,8 @@ def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -
     build = next((build for fits, build in builders if fits(kind)), None)
     if build is None:
         raise LancelotError(
-            f"The column {column.name} holds {kind}, which only `exists` can be asked of.", "Filter by another column."
+            f"The column {column.name} holds {kind}, which only `exists` can be asked of.",
+            f"Filter by {f'a key of its JSON, as in {column.name}.KEY' if _is_json(kind) else 'another column'}.",
         )
     return build(column, kind, operator, operand)
 
@@ -2909,6 +2989,8 @@ def _to_value(scalar: Any) -> Any:
 
 def _to_values(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> list[Any]:
     """A column's values; where Python has no such value (a nanosecond, the year 10,000), Arrow's text of it."""
+    if _is_json(column.type):
+        return [None if value is None else json.loads(value) for value in column.to_pylist()]
     try:
         return column.to_pylist()
     except (ValueError, OverflowError, ArithmeticError, KeyError):
@@ -3255,8 +3337,8 @@ def list_sources(scope: Scope) -> list[SourceFile]:
     """Every source of the rows in scope in the order of their names; rows without a source are counted under ""."""
     layout = scope.layout
     schema = layout.schema
-    types = tuple(_value_columns(schema, FILE_TYPE_NAMES))
-    dates = tuple(_value_columns(schema, DATE_NAMES, is_kind=_is_single))
+    types = _value_columns(schema, FILE_TYPE_NAMES)
+    dates = _value_columns(schema, DATE_NAMES, is_kind=_is_single)
     wanted = list(dict.fromkeys(column.path[0] for column in (*layout.title, *layout.source, *types, *dates)))
     firsts: dict[str, tuple[str, str, dict[str, Any]]] = {}
     chunks: Counter[str] = Counter()
@@ -5280,6 +5362,11 @@ def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict
         "vectorLength": layout.vectors[vector] if vector else None,
         "titleColumns": [column.name for column in layout.title[:3]],
         "sourceColumns": [column.name for column in layout.source[:3]],
+        "vectorTypes": {
+            column.name: str(column.type)
+            for column in layout.schema
+            if holds_vectors(column.type) and not _is_vector(column.type)
+        },
         "chosenBy": dict(layout.chosen_by),
         "searchTypes": status.search_types(layout),
         "bestSearchType": next(iter(status.search_types(layout)), None),

@@ -160,6 +160,142 @@ def test_strings_of_every_encoding_are_text_title_source_and_id(
     assert (read["text"], [one["text"] for one in read["after"]]) == ("a zebra", ["a lion"])
 
 
+def json_column(*values: Any) -> pa.Array[Any]:
+    """A column of Arrow's JSON type, which LanceDB stores as binary."""
+    return pa.ExtensionArray.from_storage(
+        pa.json_(), pa.array([None if value is None else json.dumps(value) for value in values], pa.string())
+    )
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string())], ids=str)
+@pytest.mark.parametrize("named", ["by its usual name", "as an argument", "as a setting", "the only text"])
+def test_a_text_that_is_a_list_of_strings_is_searched_and_read_as_lines(
+    named: str, kind: Any, make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    lines = pa.array([["the Zebra", None, "runs far"], ["a lion", "sleeps"], [], None], kind)
+    name = "text" if named == "by its usual name" else "lines"
+    columns = {"id": ["a", "b", "c", "d"], name: lines, "vector": vectors(*[[1.0, float(n)] for n in range(4)])}
+    if named.startswith("as "):
+        columns["notes"] = ["a long note on something else"] * 4
+    settings = {"LANCEDB_TEXT_COLUMN": name} if named == "as a setting" else {}
+    searcher = searcher_of(make_table(columns), **settings)
+    given = {"text_column": name} if named == "as an argument" else {}
+    for search_type in SEARCHES:
+        page = find(searcher, "zebra far", search_type, **given)
+        assert (page.ran, page.hits[0].id, page.hits[0].text) == (search_type, "a", "the Zebra\nruns far")
+        assert len(page.hits) == (1 if search_type in ("text", "fts") else 2)  # never one without a text
+    if not given:
+        assert answer(searcher, "lancedb_read", id="b")["text"] == "a lion\nsleeps"
+        assert "the Zebra\nruns far\n" in call(searcher, "lancedb_query", question="zebra")[0]
+        assert answer(searcher, "lancedb_search", query="runs", searchType="text")["hits"][0]["snippet"].endswith("far")
+
+
+def test_an_index_on_a_list_of_strings_is_used(
+    make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    folder = make_table({"text": pa.array([["the zebra runs", "far"], ["a lion"]])})
+    lancedb.connect(folder).open_table("documents").create_index("text", config=FTS(with_position=True))
+    for query in ("run", '"zebra runs"'):
+        page = find(searcher_of(folder), query, "fts")
+        assert ([hit.text for hit in page.hits], page.notes) == (["the zebra runs\nfar"], ())
+
+
+def test_a_column_of_arrow_json_is_metadata_with_title_source_and_filters_by_path(
+    make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    values = [{"title": "T", "source": "s.md", "year": 1850, "deep": {"tags": ["x"]}}, None, [1, {"a": None}], "plain"]
+    columns = {"id": [0, 1, 2, 3], "text": ["a zebra"] * 4, "info": json_column(*values)}
+    searcher = searcher_of(make_table(columns))
+    hits = answer(searcher, "lancedb_search", query="zebra", searchType="text")["hits"]
+    assert (hits[0]["title"], hits[0]["source"]) == ("T", "s.md")
+    assert [hit["metadata"]["info"] for hit in hits] == [{"deep": {"tags": ["x"]}, "year": 1850}, *values[1:]]
+    for conditions, wanted in (
+        ({"info.year": {"gte": 1850}}, [0]),
+        ({"info.deep.tags": {"contains": "x"}}, [0]),
+        ({"info.title": ["T", "U"]}, [0]),
+        ({"info": {"exists": False}}, [1]),
+    ):
+        assert [hit.id for hit in find(searcher, "zebra", "text", conditions=conditions).hits] == wanted
+    with pytest.raises(lancelot.LancelotError, match=r"as in info\.KEY\."):
+        find(searcher, "zebra", "text", conditions={"info": {"contains": "T"}})
+
+
+def test_text_inside_arrow_json_is_searched_where_it_is_the_only_text_or_is_named(
+    make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    values = [{"title": "T", "text": "zebra", "summary": "stripes"}, {"text": "a lion"}, None]
+    rows = vectors([1.0, 0.0], [0.0, 1.0], [1.0, 1.0])
+    searcher = searcher_of(make_table({"id": [0, 1, 2], "doc": json_column(*values), "vector": rows}))
+    for search_type in SEARCHES:
+        page = find(searcher, "zebra", search_type, conditions={"doc.title": "T"})
+        hit = page.hits[0]
+        assert (page.ran, hit.id, hit.title, hit.text) == (search_type, 0, "T", "zebra")
+    assert [hit.id for hit in find(searcher, "stripes", "text", text_column="doc.summary").hits] == [0]
+
+
+def test_columns_of_blobs_are_left_out_of_hits_and_of_the_columns_to_filter_by_value(
+    make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    kinds = {
+        "lance-encoding:blob": (pa.large_binary(), b"\0" * 9),
+        "ARROW:extension:name": (
+            pa.struct({"data": pa.large_binary(), "uri": pa.string()}),
+            {"data": b"\0", "uri": None},
+        ),
+    }
+    for key, (kind, value) in kinds.items():
+        blob = pa.field("image", kind, metadata={key: "true" if "blob" in key else "lance.blob.v2"})
+        columns = [pa.array(["a zebra", "a lion"]), pa.array([value, None], kind)]
+        table = pa.table(columns, pa.schema([("text", pa.string()), blob]))
+        searcher = searcher_of(make_table(table, folder=key.partition(":")[0]))
+        assert "image" not in searcher.status().tables[0].fetched
+        assert [hit.metadata for hit in find(searcher, "zebra", "text").hits] == [{}]
+        with pytest.raises(lancelot.LancelotError, match=r"names no column: image\.uri"):
+            find(searcher, "zebra", "text", conditions={"image.uri": "x"})
+
+
+@pytest.mark.parametrize(
+    ("identity", "title", "source"),
+    [
+        ("ID", "TITLE", "Source"),
+        ("page_id", "page title", "source_url"),
+        ("chunk-id", "File Name", "File-Path"),
+        ("doc_id", "Document_Name", "URL"),
+    ],
+)
+def test_usual_names_are_found_in_any_case_and_with_any_dividers(
+    identity: str,
+    title: str,
+    source: str,
+    make_table: Callable[..., Path],
+    searcher_of: Callable[..., lancelot.Searcher],
+) -> None:
+    columns = {identity: ["a", "b"], title: TITLES, source: ["x.md", "y.md"], "Page Content": ["a zebra", "a lion"]}
+    searcher = searcher_of(make_table(columns | {"vector": vectors([1.0, 0.0], [0.0, 1.0])}))
+    assert searcher.status().tables[0].chosen_by["text"] == "usual name"
+    for search_type in SEARCHES:
+        hit = find(searcher, "zebra", search_type).hits[0]
+        assert (hit.id, hit.title, hit.source, hit.text, hit.metadata) == ("a", TITLES[0], "x.md", "a zebra", {})
+    assert answer(searcher, "lancedb_read", id="b")["text"] == "a lion"
+    assert [one["source"] for one in answer(searcher, "lancedb_files")["files"]] == ["x.md", "y.md"]
+
+
+def test_the_usual_spelling_of_a_name_wins(
+    make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    meta = pa.array([{"source": "x.md"}, {"source": "y.md"}])
+    columns = {
+        "TEXT": ["no", "no"],
+        "ID": ["A", "B"],
+        "chunk_id": ["c", "d"],
+        "doc_id": ["e", "f"],
+        "Source": ["S", "S"],
+    }
+    columns |= {"TITLE": ["A", "B"], "title": ["Zebra", ""], "content": ["a zebra", "a zebra"]}
+    page = find(searcher_of(make_table(columns | {"metadata": meta})), "zebra", "text")
+    assert [(hit.id, hit.title, hit.source) for hit in page.hits] == [("A", "Zebra", "x.md"), ("B", "B", "y.md")]
+
+
 # --- filters on every search, as clients send them
 
 
@@ -256,6 +392,45 @@ def test_a_filter_uses_the_scalar_indexes_of_its_columns(tmp_path: Path) -> None
 
 
 # --- vectors
+
+
+def test_a_column_of_several_vectors_a_row_is_searched_with_one(
+    make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    kind = pa.list_(pa.list_(pa.float32(), 2))
+    several = pa.array([[[0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]], [], None], kind)
+    searcher = searcher_of(make_table({"id": [0, 1, 2, 3], "text": ["a zebra"] * 4, "vector": several}))
+    for search_type in ("vector", "auto"):
+        page = find(searcher, "zebra", search_type)
+        assert (page.ran, [(hit.id, hit.score, hit.metadata) for hit in page.hits]) == (
+            "vector",
+            [(1, 0.0, {}), (0, 1.0, {})],
+        )
+    table = answer(searcher, "lancedb_status")["tables"][0]
+    assert (table["vectorColumn"], table["vectorLength"]) == ("vector", 2)
+    assert table["vectorTypes"] == {"vector": "list<item: fixed_size_list<item: float>[2]>"}
+    Fixed.length, before = 3, Fixed.length
+    try:
+        assert "have length 2" in find(searcher, "zebra", "vector").notes[0]
+    finally:
+        Fixed.length = before
+
+
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.int8()], ids=str)
+def test_vectors_of_bytes_are_told_by_name_and_type_and_left_out_of_hits(
+    kind: Any, make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    bits = pa.array([[1, 0], [0, 1]], pa.list_(kind, 2))
+    several = pa.array([[[1, 0]], []], pa.list_(pa.list_(kind, 2)))
+    searcher = searcher_of(make_table({"text": ["a zebra", "a lion"], "bits": bits, "several": several}))
+    told = f"the column bits holds fixed_size_list<item: {kind}>[2], not fixed-size vectors of floats"
+    table = answer(searcher, "lancedb_status")["tables"][0]
+    assert table["note"] == f"no vector search: {told}"
+    assert list(table["vectorTypes"]) == ["bits", "several"]
+    for named in ({}, {"vector_column": "bits"}):
+        page = find(searcher, "zebra", "vector", **named)
+        assert (page.ran, [hit.metadata for hit in page.hits]) == ("text", [{}])
+        assert f"{told}." in page.notes[0]
 
 
 def test_a_vector_of_another_length_is_never_searched_with(
