@@ -36,12 +36,10 @@ import functools
 import getpass
 import hashlib
 import html.parser
-import importlib.util
 import io
 import itertools
 import json
 import logging
-import marshal
 import math
 import os
 import platform
@@ -10529,40 +10527,40 @@ def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Ite
                 yield f"in the archive, {name} differs"
 
 
-BYTECODE_HEAD = 16
-"""The bytes before the code in a file of bytecode (https://peps.python.org/pep-0552)."""
+BYTECODE = ".pyc"
 
 
-def bytecode_of(path: Path) -> Path | None:
-    """The source whose code a file holds that this Python wrote: an archive without bytecode is compiled as it runs."""
-    try:
-        source = Path(importlib.util.source_from_cache(str(path)))
-        _, optimized, level = path.stem.partition(".opt-")
-        made = compile(
-            source.read_bytes(), str(source), "exec", dont_inherit=True, optimize=int(level) if optimized else 0
-        )
-        found = marshal.loads(path.read_bytes()[BYTECODE_HEAD:])  # noqa: S302 - it is compared, never run
-    except (OSError, SyntaxError, ValueError, EOFError, TypeError):
-        return None
-    # Codes are equal where their instructions, constants and names are; the paths in them do not count.
-    return source if found == made else None
+def has_bytecode(record: Iterable[str]) -> bool:
+    """Whether an archive ships bytecode; one for a Python that was not there when it was made has none."""
+    return any(name.endswith(BYTECODE) for name in record)
 
 
-def unpacked_problems(folder: Path, record: Mapping[str, str]) -> Iterator[str]:
-    """What in the unpacked copy of an archive is not as the archive's record says."""
-    expected = {name.removeprefix(SITE): digest for name, digest in record.items() if name.startswith(SITE)}
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    links = sorted(name for name, path in found.items() if path.is_symlink())
-    yield from (f"{found[name]} is a link, and the archive has none" for name in links)
-    there = {name: path for name, path in found.items() if name not in links and path.is_file()}
-    recorded = {folder / name for name in expected}
-    added = (there[name] for name in sorted(there.keys() - expected.keys()))
-    yield from (f"{path} was added" for path in added if bytecode_of(path) not in recorded)
-    yield from (f"{folder / name} is missing" for name in sorted(expected.keys() - found.keys()))
-    for name in sorted(there.keys() & expected.keys()):
-        with there[name].open("rb") as file:
-            if file_sum(file) != expected[name]:
-                yield f"{there[name]} differs"
+def unpacked_problems(folder: Path, archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
+    """What in the unpacked copy of an archive is not as the archive's record says.
+
+    A file is read only where it is as long as the one in the archive, so that no file of a copy can hold this up.
+    Bytecode is passed over where the archive has none: Python compiles such a copy as it runs.
+    """
+    expected = {name.removeprefix(SITE): name for name in record if name.startswith(SITE)}
+    missing, compiled = set(expected), has_bytecode(record)
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in sorted((*folders, *files))):
+            name = path.relative_to(folder).as_posix()
+            missing.discard(name)
+            found = path.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                yield f"{path} is a link, and the archive has none"
+            elif name not in expected:
+                by_python = not compiled and path.parent.name == "__pycache__" and path.suffix == BYTECODE
+                if not by_python and not stat.S_ISDIR(found.st_mode):
+                    yield f"{path} was added"
+            elif not stat.S_ISREG(found.st_mode) or found.st_size != archive.getinfo(expected[name]).file_size:
+                yield f"{path} differs"
+            else:
+                with path.open("rb") as file:
+                    if file_sum(file) != record[expected[name]]:
+                        yield f"{path} differs"
+    yield from (f"{folder / name} is missing" for name in sorted(missing))
 
 
 UNPACKED: Path | None = None
@@ -10580,10 +10578,12 @@ def command_verify(session: Session) -> int:
         with zipfile.ZipFile(program) as archive:
             record: dict[str, str] = json.loads(archive.read(RECORD))
             problems = [*archive_problems(archive, record)]
-        if UNPACKED and UNPACKED.exists():
-            problems += unpacked_problems(UNPACKED, record)
-        else:
-            say("It is not unpacked here, so the archive alone is compared.")
+            if UNPACKED and UNPACKED.exists():
+                problems += unpacked_problems(UNPACKED, archive, record)
+                if not has_bytecode(record):
+                    say(f"What Python compiled is not compared. Remove {UNPACKED.parent} to have it compiled anew.")
+            else:
+                say("It is not unpacked here, so the archive alone is compared.")
         with program.open("rb") as file:
             digest = file_sum(file)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:

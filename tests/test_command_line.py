@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -461,20 +461,46 @@ def test_what_an_archive_has_besides_its_record_is_named(tmp_path: Path) -> None
         ]
 
 
-def test_bytecode_that_python_wrote_itself_is_no_problem_unless_it_differs_from_its_source(tmp_path: Path) -> None:
-    source = tmp_path / "module.py"
-    source.write_text('"""Text."""\nNAMES = {"a", "b"}\n\ndef one():\n    return [name for name in NAMES]\n')
-    record = {"site-packages/module.py": hashlib.sha256(source.read_bytes()).hexdigest()}
-    compiled = [Path(py_compile.compile(str(source), optimize=level)) for level in (-1, 1, 2)]
-    assert list(lancelot.unpacked_problems(tmp_path, record)) == []
-    other = tmp_path / "other.py"
-    other.write_text("NAMES = {'c'}\n")
-    py_compile.compile(str(other), cfile=str(compiled[0]))
-    other.unlink()
-    compiled[1].write_bytes(b"no bytecode")
-    compiled[2].with_name("lost.pyc").write_bytes(compiled[2].read_bytes())
-    problems = [f"{path} was added" for path in (compiled[0], compiled[1], compiled[2].with_name("lost.pyc"))]
-    assert sorted(lancelot.unpacked_problems(tmp_path, record)) == sorted(problems)
+def make_archive(path: Path, contents: Mapping[str, bytes]) -> zipfile.ZipFile:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return zipfile.ZipFile(path)
+
+
+def sums(contents: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+
+def test_bytecode_that_python_wrote_itself_is_no_problem_where_the_archive_ships_none(tmp_path: Path) -> None:
+    contents = {"site-packages/module.py": b"pass\n"}
+    (site := tmp_path / "site").mkdir()
+    (site / "module.py").write_bytes(b"pass\n")
+    compiled = Path(py_compile.compile(str(site / "module.py")))
+    (site / "module.pyc").write_bytes(compiled.read_bytes())
+    with make_archive(tmp_path / "a.pyz", contents) as archive:
+        assert list(lancelot.unpacked_problems(site, archive, sums(contents))) == [f"{site / 'module.pyc'} was added"]
+    contents["site-packages/__pycache__/other.pyc"] = b""
+    with make_archive(tmp_path / "b.pyz", contents) as archive:
+        problems = set(lancelot.unpacked_problems(site, archive, sums(contents)))
+    assert f"{compiled} was added" in problems
+
+
+@posix
+def test_no_file_of_a_copy_holds_up_its_verification(tmp_path: Path) -> None:
+    contents = {f"site-packages/{name}": b"pass\n" for name in ("huge.py", "pipe.py", "folder.py", "same.py")}
+    (site := tmp_path / "site").mkdir()
+    with (site / "huge.py").open("wb") as file:
+        file.truncate(1 << 38)
+    os.mkfifo(site / "pipe.py")
+    os.mkfifo(site / "pipe")
+    (site / "folder.py").mkdir()
+    (site / "same.py").write_bytes(b"pass\n")
+    with make_archive(tmp_path / "a.pyz", contents) as archive:
+        assert set(lancelot.unpacked_problems(site, archive, sums(contents))) == {
+            *(f"{site / name} differs" for name in ("huge.py", "pipe.py", "folder.py")),
+            f"{site / 'pipe'} was added",
+        }
 
 
 # --- the program's own command
