@@ -966,6 +966,15 @@ def host_of(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
+def key_name(url: str) -> str:
+    """The name that the key for a server is stored under: its host, with `http://` where what is sent is not encrypted.
+
+    So a key that was given for the one is never sent to the other.
+    """
+    host = host_of(url)
+    return host if urlsplit(url).scheme == "https" else f"http://{host}"
+
+
 def _refuse_prompts(ring: Any) -> None:
     """Refuses a Secret Service that would open a prompt; of other keychains it cannot be known beforehand."""
     backends = getattr(ring, "backends", (ring,))
@@ -1119,7 +1128,7 @@ def find_key(settings: Settings) -> KeyLookup:
     """The key for the server that embeds: the environment's, else what is stored for its host."""
     if settings.api_key:
         return KeyLookup(settings.api_key, "environment")
-    return find_stored_key(settings, host_of(settings.endpoint))
+    return find_stored_key(settings, key_name(settings.endpoint))
 
 
 def is_loopback(url: str) -> bool:
@@ -1156,7 +1165,7 @@ def find_chat_key(settings: Settings) -> KeyLookup:
     Without either it is what is stored for its host.
     """
     key = settings.chat_api_key or (settings.api_key if shares_key_with_chat(settings) else None)
-    return KeyLookup(key, "environment") if key else find_stored_key(settings, host_of(settings.chat_endpoint))
+    return KeyLookup(key, "environment") if key else find_stored_key(settings, key_name(settings.chat_endpoint))
 
 
 def file_write(settings: Settings, host: str, key: str) -> None:
@@ -8109,7 +8118,7 @@ def check_keychain(status: Status) -> list[Check]:
     if status.key.place != "environment":
         return []
     try:
-        keychain_read(host_of(status.settings.endpoint))
+        keychain_read(key_name(status.settings.endpoint))
     except LancelotError as error:
         if _is_unread(error.cause):
             return [Check("keychain", "warning", error.cause, error.remedy or "Unlock it, or keep the key elsewhere.")]
@@ -10068,15 +10077,20 @@ def apply_edit(edit: FileEdit) -> None:
 
 
 _SECRET_VALUE = re.compile(
-    r"""((?:key|token|secret|passw\w*|auth\w*|credential\w*)["']?\s*[:=]\s*)(?:"(?:\\.|[^"\\])*"|'[^']*')""",
-    re.IGNORECASE,
+    r'("[^"]*(?:key|token|secret|passw|auth|credential)[^"]*": )"(?:\\.|[^"\\])*"', re.IGNORECASE
 )
 
 
-def edit_diff(edit: FileEdit) -> str:
-    """The edit as a unified diff, without the values of what reads like a secret of another server."""
-    before, after = (_split_bom(content)[1].splitlines() for content in (edit.before, edit.after))
-    lines = difflib.unified_diff(before, after, str(edit.path), str(edit.path), lineterm="")
+def edit_diff(client: Client, edit: FileEdit) -> str:
+    """How our entry changes, in JSON as a unified diff, without the values of what reads like a secret.
+
+    Nothing else of the file is shown: it changes in nothing else, and the other servers' entries may hold secrets.
+    """
+    entries = (entry_in(client, content) for content in (edit.before, edit.after))
+    before, after = (
+        json.dumps({PROGRAM: entry}, indent=2, ensure_ascii=False).splitlines() if entry else [] for entry in entries
+    )
+    lines = difflib.unified_diff(before, after, str(edit.path), str(edit.path), n=len(before), lineterm="")
     return _SECRET_VALUE.sub(r'\1"…"', "\n".join(lines))
 
 
@@ -10713,9 +10727,12 @@ def _report_folder(settings: Settings, *, must_work: bool) -> None:
 
 def _store_answers(settings: Settings, values: Mapping[str, str], key: str, *, interactive: bool) -> None:
     try:
-        path = store_settings(settings.config_dir, values)
+        plain = {name: value if _without_password(value) == value else "" for name, value in values.items()}
+        path = store_settings(settings.config_dir, plain)
         say(f"Stored: {path}")
-        host = host_of(settings.endpoint)
+        for name in (name for name, value in values.items() if value != plain[name]):
+            say(f"{name} holds a password, so it was used and not stored: a client that starts the server must set it.")
+        host = key_name(settings.endpoint)
         if key:
             # A keychain cannot list what it holds, and `--forget` is to find every key.
             hosts = {host, *read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()}
@@ -10792,7 +10809,7 @@ def _say_edit(client: Client, edit: FileEdit, *, dry_run: bool) -> None:
     if not edit.changes:
         say(f"{client.title}: nothing to change in {edit.path}")
     elif dry_run:
-        say(edit_diff(edit))
+        say(edit_diff(client, edit))
     else:
         apply_edit(edit)
         kept = f"; what was there before is in {backup_of(edit.path).name} beside it" if edit.backup is not None else ""
@@ -10887,7 +10904,7 @@ def _forget_stored(session: Session) -> int:
     settings = session.settings
     urls = (OPENAI_URL, settings.endpoint, load_settings({}, settings.config_dir).endpoint)
     noted = read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()
-    hosts = {*map(host_of, urls), *stored_hosts(settings.config_dir), *noted}
+    hosts = {*map(key_name, urls), *map(host_of, urls), *stored_hosts(settings.config_dir), *noted}
     keys, reasons = forget_keys(settings, sorted(hosts), interactive=sys.stdin.isatty())
     removed = [*keys, *filter(None, [remove_file(settings_file(settings.config_dir))])]
     for line in (*(f"Removed: {thing}" for thing in removed), *reasons):

@@ -350,7 +350,9 @@ def test_a_stored_key_is_taken_for_its_host_alone(make_settings: MakeSettings) -
     settings = make_settings(LANCELOT_CHAT_BASE_URL="http://gateway.example:8080/v1", OPENAI_API_KEY="sk-embed")
     lancelot.file_write(settings, "api.openai.com", "sk-other")
     assert chat_key(settings) is None
-    lancelot.file_write(settings, "gateway.example:8080", "sk-stored")
+    lancelot.file_write(settings, "gateway.example:8080", "sk-encrypted")
+    assert chat_key(settings) is None
+    lancelot.file_write(settings, "http://gateway.example:8080", "sk-stored")
     assert lancelot.find_chat_key(settings) == KeyLookup("sk-stored", "encrypted file")
 
 

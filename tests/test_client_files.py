@@ -307,7 +307,7 @@ def test_a_second_run_changes_nothing_and_keeps_no_other_backup(name: str, tmp_p
     once, stamp = path.read_bytes(), path.stat().st_mtime_ns
     edit = lancelot.plan_entry(client_of(name), path, entry_of(name))
     assert not edit.changes
-    assert lancelot.edit_diff(edit) == ""
+    assert lancelot.edit_diff(client_of(name), edit) == ""
     lancelot.apply_edit(edit)
     assert (path.read_bytes(), path.stat().st_mtime_ns) == (once, stamp)
     assert backup(path).read_bytes() == before
@@ -412,15 +412,20 @@ def test_without_any_variable_the_settings_are_those_in_the_home_of_the_account(
     assert Path(folder).is_relative_to(home)
 
 
-def test_what_reads_like_a_secret_is_not_shown_in_a_difference(tmp_path: Path) -> None:
-    lines = ['"API_KEY": "a\\"b", "Authorization" : "Bearer c"', "token = 'd'", 'password="e"', '"keys": "kept"']
-    edit = lancelot.FileEdit(tmp_path, None, "\n".join(lines).encode(), None)
-    assert lancelot.edit_diff(edit).splitlines()[3:] == [
-        '+"API_KEY": "…", "Authorization" : "…"',
-        '+token = "…"',
-        '+password="…"',
-        '+"keys": "kept"',
-    ]
+@EVERY
+def test_a_difference_shows_our_entry_alone_and_no_secret_in_it(name: str, tmp_path: Path) -> None:
+    client, path = client_of(name), tmp_path / "file"
+    others = {"b": {"command": "x", "args": ["--api-key", "ghp_1"], "env": {"A": "ghp_2"}, "url": "http://u:ghp_3@h"}}
+    ours = {"command": "old", "env": {"PLAIN": "shown", "OPENAI_API_KEY": 'sk-"4', "MY_PASSWORD": "5five"}}
+    before = client.format.put("", (client.key, "b"), others["b"])
+    path.write_bytes(client.format.put(before, client.keys, ours).replace("\n", " ").encode())
+    if name == "codex":
+        path.write_text(client.format.put(before, client.keys, ours), encoding="utf-8")
+    shown = lancelot.edit_diff(client, lancelot.plan_entry(client, path, entry_of(name)))
+    assert [secret for secret in ("ghp_", "sk-", "5five") if secret in shown] == []
+    assert '-    "command": "old"' in shown
+    assert '"PLAIN": "shown"' in shown
+    assert '"MY_PASSWORD": "…"' in shown
 
 
 # --- files that are left alone
@@ -778,13 +783,13 @@ def test_a_dry_run_shows_the_difference_and_writes_nothing(init: Callable[..., E
     ended = init("--path", FOLDER, "--client", "cursor", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith(f"--- {path}\n+++ {path}\n@@ ")
-    assert '+    "lancelot": {' in ended.out
+    assert '+  "lancelot": {' in ended.out
     assert "ghp_secret" not in ended.out
     assert path.read_bytes() == before
     assert files_below(machine) == [".cursor/mcp.json"]
     init("--path", FOLDER, "--yes", "--client", "cursor")
     taken = init("--client", "cursor", "--remove", "--dry-run")
-    assert '-    "lancelot": {' in taken.out
+    assert '-  "lancelot": {' in taken.out
     assert b"lancelot" in path.read_bytes()
 
 

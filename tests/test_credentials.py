@@ -113,9 +113,13 @@ def test_no_key_anywhere_is_no_key_and_no_file_is_made(make_settings: Make, use_
     assert not config_dir.exists()
 
 
-def test_a_key_is_looked_for_under_the_host_of_the_server_in_use(make_settings: Make, use_ring: Any) -> None:
-    use_ring(Ring(held={("lancelot", OPENAI): "sk-openai", ("lancelot", "localhost:11434"): "sk-local"}))
+def test_a_key_is_looked_for_under_scheme_and_host_of_the_server_in_use(make_settings: Make, use_ring: Any) -> None:
+    held = {OPENAI: "sk-openai", "http://localhost:11434": "sk-local"}
+    use_ring(Ring(held={("lancelot", name): key for name, key in held.items()}))
     for url, key in (
+        ("https://api.openai.com/v1", "sk-openai"),
+        ("http://api.openai.com/v1", None),
+        ("https://localhost:11434/v1", None),
         ("http://localhost:11434/v1", "sk-local"),
         ("http://user:pw@LOCALHOST:11434", "sk-local"),
         ("http://localhost:11435/v1", None),

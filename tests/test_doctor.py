@@ -141,7 +141,7 @@ def test_on_a_machine_where_everything_is_wrong_each_check_says_so(
     make_settings: Callable[..., lancelot.Settings],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lancelot.file_write(make_settings(), "127.0.0.1:1", "sk-of-a-test")
+    lancelot.file_write(make_settings(), "http://127.0.0.1:1", "sk-of-a-test")
     lancelot.key_file(config_dir).chmod(0o666)
     folder = folder_copy("anythingllm")
     shutil.rmtree(folder / "python-peps.lance" / "_versions")

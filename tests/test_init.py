@@ -100,7 +100,7 @@ def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
         "world-notes: 177 rows, text and vectors",
         f"ok:      {host} embeds with tiny: length 384.",
         f"Stored: {config_dir / 'settings.json'}",
-        f"The key for {host} was stored in the encrypted file. This machine offers no system keychain.",
+        f"The key for http://{host} was stored in the encrypted file. This machine offers no system keychain.",
     ):
         assert said in ended.stdout
     assert "warning" not in ended.stdout
@@ -219,8 +219,29 @@ def test_a_server_that_refuses_is_a_warning_and_the_rest_is_stored(
     assert warning.startswith(f"warning: The embedding server at {lancelot.host_of(url)} ")
     assert said in warning
     assert stored(config_dir)["OPENAI_BASE_URL"] == url
-    assert key_for(config_dir, lancelot.host_of(url)) == KEY
+    assert key_for(config_dir, lancelot.key_name(url)) == KEY
     assert KEY not in ended.out + ended.err
+
+
+@pytest.mark.usefixtures("config_dir")
+@pytest.mark.parametrize("given_by", ["option", "environment"])
+def test_a_password_in_the_address_of_a_server_is_used_and_stored_nowhere(
+    given_by: str,
+    init: Init,
+    embedding_server: Callable[..., str],
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    init("--path", FOLDER, "--base-url", "http://127.0.0.1:9/v1", "--yes")
+    url = embedding_server().replace("http://", "http://me:hunter2@")
+    options = ("--base-url", url) if given_by == "option" else ()
+    monkeypatch.setenv("OPENAI_BASE_URL", "" if options else url)
+    ended = init("--path", FOLDER, *options, "--model", "tiny", "--yes", "--client", "cursor")
+    assert " embeds with tiny: length 384." in ended.out
+    assert "OPENAI_BASE_URL holds a password, so it was used and not stored" in ended.out
+    assert "  OPENAI_BASE_URL = " not in init("--show").out
+    assert [path for path in machine.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()] == []
+    assert "hunter2" not in ended.out + ended.err
 
 
 def test_a_key_that_is_refused_does_not_replace_one_that_works(
@@ -231,7 +252,7 @@ def test_a_key_that_is_refused_does_not_replace_one_that_works(
     again = init("--path", FOLDER, "--base-url", url, "--api-key-stdin", "--yes", given="mistyped\n")
     assert again.code == 0
     assert "is kept, since the new one was not taken" in again.out
-    assert key_for(config_dir, lancelot.host_of(url)) == KEY
+    assert key_for(config_dir, lancelot.key_name(url)) == KEY
 
 
 def test_a_key_that_never_comes_is_a_sentence_and_nothing_is_stored(init: Init, config_dir: Path) -> None:
@@ -306,8 +327,9 @@ def test_a_bad_server_address_is_a_sentence_without_its_password(address: str, i
     assert not config_dir.exists()
 
 
-def test_user_and_password_of_the_server_are_not_printed(init: Init) -> None:
+def test_user_and_password_of_the_server_are_not_printed(init: Init, config_dir: Path) -> None:
     first = init("--path", FOLDER, "--base-url", "http://alice:hunter2@127.0.0.1:1/v1", "--yes")
+    lancelot.store_settings(config_dir, {"OPENAI_BASE_URL": "http://alice:hunter2@127.0.0.1:1/v1"})
     shown = init("--show")
     assert "127.0.0.1:1" in first.out
     assert "http://127.0.0.1:1/v1" in shown.out
@@ -319,7 +341,7 @@ def test_init_again_keeps_what_is_stored_and_changes_what_is_given(
     init: Init, embedding_server: Callable[..., str], config_dir: Path
 ) -> None:
     url = embedding_server()
-    host = lancelot.host_of(url)
+    host = lancelot.key_name(url)
     words = ("--path", FOLDER, "--base-url", url, "--model", "tiny", "--api-key-stdin", "--yes")
     assert init(*words, given=KEY).code == 0
     lancelot.store_settings(config_dir, {"LANCEDB_TABLE": "world-notes"})
@@ -452,7 +474,7 @@ def test_forget_finds_the_keys_of_servers_that_were_stored_before(init: Init, mo
     monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
     for port in (1, 2):
         init("--path", FOLDER, "--base-url", f"http://127.0.0.1:{port}", "--api-key-stdin", "--yes", given=KEY)
-    assert set(held) == {("lancelot", "127.0.0.1:1"), ("lancelot", "127.0.0.1:2")}
+    assert set(held) == {("lancelot", "http://127.0.0.1:1"), ("lancelot", "http://127.0.0.1:2")}
     assert init("--forget").code == 0
     assert held == {}
 
@@ -549,7 +571,7 @@ def test_at_a_terminal_it_asks_for_folder_server_and_an_unseen_key(
     assert "claude mcp add" in session.shown
     assert KEY not in session.shown
     assert stored(config_dir) == {"LANCEDB_PATH": str(folder), "OPENAI_BASE_URL": url}
-    assert key_for(config_dir, lancelot.host_of(url)) == KEY
+    assert key_for(config_dir, lancelot.key_name(url)) == KEY
 
 
 @posix
@@ -574,7 +596,7 @@ def test_a_key_typed_at_a_terminal_for_the_option_is_unseen(at_terminal: Callabl
     session.type(f"{KEY}\n")
     assert session.end() == 0, session.shown
     assert KEY not in session.shown
-    assert key_for(config_dir, "127.0.0.1:1") == KEY
+    assert key_for(config_dir, "http://127.0.0.1:1") == KEY
 
 
 @posix
