@@ -2180,14 +2180,20 @@ def missing_part(error: ImportError) -> LancelotError:
 
 
 def load_lancedb() -> Any:
-    """The package lancedb; LancelotError where this processor cannot run it, or where it is damaged."""
+    """The package lancedb; LancelotError where this processor cannot run it, or where it is damaged.
+
+    Its embedding functions are taken out: the metadata of a table can name one, and a server that it sends texts and
+    keys to.
+    """
     problem = processor_problem(processor_flags())
     if problem:
         raise problem
     try:
         import lancedb
+        from lancedb.embeddings import EmbeddingFunctionRegistry
     except ImportError as error:
         raise missing_part(error) from error
+    cast("Any", EmbeddingFunctionRegistry).get_instance().reset()
     return lancedb
 
 
@@ -7278,9 +7284,33 @@ def _in_sources(sources: Iterable[str]) -> str:
     return f"chunkSource IN ({', '.join(map(quote_text, sources))})"
 
 
-def _foreign_table(name: str) -> LancelotError:
-    return LancelotError(
-        f"The table {one_line(name)} was not made by `{PROGRAM} index`, so it is left as it is.",
+def _schema_parts(schema: pa.Schema) -> dict[str, Any]:
+    """What a schema holds by its name in a sentence, with the type of each column."""
+    parts: dict[str, Any] = {f"the metadata {key.decode(errors='replace')}": "" for key in schema.metadata or {}}
+    for column in schema:
+        parts[f"the column {column.name}"] = (column.type, column.nullable)
+        of_column = f" of the column {column.name}"
+        parts |= {f"the metadata {key.decode(errors='replace')}{of_column}": "" for key in column.metadata or {}}
+    return parts
+
+
+def check_own_table(name: str, schema: pa.Schema) -> None:
+    """Refuses a table to write to whose schema holds anything that `index` does not make: LanceDB acts on metadata."""
+    if OWN_METADATA in (schema.metadata or {}):
+        made = chunk_schema()
+        if VECTOR_COLUMN in schema.names:
+            made = made.append(vector_field("", getattr(schema.field(VECTOR_COLUMN).type, "list_size", 1)))
+        parts = _schema_parts(made)
+        # Earlier versions made less metadata.
+        held = {part: kind for part, kind in parts.items() if not kind} | _schema_parts(schema)
+        differing = [shorten(part, 80) for part in parts | held if parts.get(part) != held.get(part)]
+        if not differing:
+            return
+        cause = f"differs from what `{PROGRAM} index` makes ({listed(differing)})"
+    else:
+        cause = f"was not made by `{PROGRAM} index`"
+    raise LancelotError(
+        f"The table {one_line(name)} {cause}, so it is left as it is.",
         "Name another table with --table, or another folder with --path.",
     )
 
@@ -7306,8 +7336,7 @@ class ChunkTable:
                     raise
                 logger.debug("a new table: %s", error)
                 table = connection.create_table(name, schema=chunk_schema())
-        if OWN_METADATA not in (table.schema.metadata or {}):
-            raise _foreign_table(name)
+        check_own_table(name, table.schema)
         return cls(table)
 
     @property

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import lancedb
+import pyarrow as pa
 import pytest
 from conftest import child_environment
 
@@ -248,6 +249,75 @@ def test_a_table_of_another_program_is_never_touched(files: Path, index: Index, 
     with pytest.raises(lancelot.LancelotError, match="was not made by `lancelot index`, so it is left as it is"):
         index(files)
     assert (table.version, table.to_arrow().to_pylist()) == (version, [{"id": "1", "text": "theirs"}])
+
+
+def prepared_table(tmp_path: Path, schema: pa.Schema) -> Any:
+    return lancedb.connect(tmp_path / "db").create_table("documents", schema=schema)
+
+
+OWN = lancelot.chunk_schema()
+CHANGED = {
+    "metadata of the schema": (
+        OWN.with_metadata({**(OWN.metadata or {}), b"embedding_functions": b"[]"}),
+        "the metadata embedding_functions",
+    ),
+    "metadata of the engine": (
+        OWN.with_metadata({**(OWN.metadata or {}), b"lancedb::column_definitions": b"[]"}),
+        "the metadata lancedb::column_definitions",
+    ),
+    "metadata of a column": (
+        OWN.set(1, pa.field("text", pa.string(), metadata={"lance-encoding:packed": "true"})),
+        "the metadata lance-encoding:packed of the column text",
+    ),
+    "metadata of the vectors": (
+        OWN.append(pa.field("vector", pa.list_(pa.float32(), 8), metadata={"a\nkey": ""})),
+        "the metadata a key of the column vector",
+    ),
+    "a column more": (OWN.append(pa.field("more", pa.string())), "the column more"),
+    "a column less": (OWN.remove(2), "the column title"),
+    "another type": (OWN.set(6, pa.field("chunk_index", pa.string())), "the column chunk_index"),
+    "no nulls": (OWN.set(0, pa.field("id", pa.string(), nullable=False)), "the column id"),
+    "vectors of bytes": (OWN.append(pa.field("vector", pa.list_(pa.int8(), 8))), "the column vector"),
+    "vectors of any length": (OWN.append(pa.field("vector", pa.list_(pa.float32()))), "the column vector"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_a_table_with_our_mark_that_somebody_else_prepared_is_never_written_to(
+    kind: str, files: Path, index: Index, tmp_path: Path
+) -> None:
+    schema, part = CHANGED[kind]
+    version = prepared_table(tmp_path, schema).version
+    for options in ({}, {"force": True}, {"dry_run": True}):
+        with pytest.raises(lancelot.LancelotError) as refused:
+            index(files, **options)
+        told = f"The table documents differs from what `lancelot index` makes ({part}), so it is left as it is."
+        assert str(refused.value).startswith(told)
+    assert open_table(tmp_path).version == version
+
+
+@pytest.mark.parametrize("length", [0, 8])
+def test_a_table_of_an_earlier_version_is_brought_up_to_date(
+    length: int, files: Path, index: Index, tmp_path: Path
+) -> None:
+    metadata = {"embedding_model": "m", "embedding_length": "8"}
+    vectors = [pa.field("vector", pa.list_(pa.float32(), length), metadata=metadata)] if length else []
+    mark: dict[bytes | str, bytes | str] = {b"lancelot": b'{"version":"0.0.9"}'}
+    prepared_table(tmp_path, pa.schema([*OWN, *vectors], metadata=mark))
+    assert counts(index(files)) == (3, 0, 0, 0)
+
+
+def test_no_embedding_function_of_a_table_is_run_by_a_write(files: Path, index: Index, tmp_path: Path) -> None:
+    model = {"name": "text-embedding-ada-002", "base_url": "http://127.0.0.1:1/v1", "api_key": "k", "max_retries": 0}
+    function = {"name": "openai", "model": model, "source_column": "text", "vector_column": "vector"}
+    metadata = {**(OWN.metadata or {}), b"embedding_functions": json.dumps([function]).encode()}
+    table = prepared_table(tmp_path, OWN.append(lancelot.vector_field("m", 8)).with_metadata(metadata))
+    index(files, table="other")  # loads the package as any command does
+    found = lancelot.FoundFile(files / "guide.md", "guide.md", 1, 1.0)
+    chunk = lancelot.Chunk("words", "", "", 0, "text")
+    with pytest.raises(KeyError, match="openai"):
+        lancelot.ChunkTable(table).replace([lancelot.IndexedFile(found, "", (chunk,))])
+    assert table.count_rows() == 0
 
 
 def test_the_schema_tells_who_made_it(files: Path, index: Index, tmp_path: Path) -> None:

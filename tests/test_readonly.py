@@ -6,15 +6,19 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lancedb
+import pyarrow as pa
 import pytest
 import wire
 from conftest import DATABASES, FOLDERS, child_environment
 from lancedb import DBConnection
+from lancedb.embeddings import EmbeddingFunctionRegistry
 from lancedb.table import LanceTable
 
 import lancelot
@@ -82,6 +86,58 @@ def endpoint(embedding_server: Callable[..., str], chat_server: Callable[..., st
     """The settings for vector search and for answers."""
     embeddings = {"OPENAI_BASE_URL": embedding_server(), "EMBEDDING_MODEL": "hash-embedder-384"}
     return embeddings | {"LANCELOT_CHAT_BASE_URL": chat_server(), "LANCELOT_CHAT_MODEL": "some-model"}
+
+
+# What a table asks to be run
+
+
+MODEL = {"name": "text-embedding-ada-002", "base_url": "URL", "host": "URL", "api_key": "k"}
+COLUMNS = {"source_column": "text", "vector_column": "vector", "sourceColumn": "text", "vectorColumn": "vector"}
+FUNCTIONS = [{"name": "openai", "model": MODEL, **COLUMNS}, {"name": "ollama", "model": MODEL, **COLUMNS}]
+EMBEDDED = {"kind": {"Embedding": {"source_column": "text", "embedding_name": "URL"}}}
+PREPARED: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "functions": ({"embedding_functions": FUNCTIONS}, {}),
+    "definitions": ({"lancedb::column_definitions": [{"kind": "Physical"}, {"kind": "Physical"}, EMBEDDED]}, {}),
+    "view": ({"mv.definition": {"format": 1, "query": "SELECT * FROM 'URL'"}}, {}),
+    "extension": ({}, {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": "URL"}),
+    "computed": ({}, {}),
+}
+"""Metadata of a schema and of its text column that LanceDB, or what it is made of, gives a meaning to."""
+
+
+def prepare(folder: Path, kind: str, address: str) -> None:
+    """Makes a table with one kind of metadata, each address in it being this one."""
+    of_schema, of_text = json.loads(json.dumps(PREPARED[kind]).replace("URL", address))
+    columns = {"id": pa.string(), "text": pa.string(), "vector": pa.list_(pa.float32(), 384)}
+    fields = [pa.field(name, of, metadata=of_text if name == "text" else None) for name, of in columns.items()]
+    schema = pa.schema(fields, metadata={key: json.dumps(value) for key, value in of_schema.items()})
+    rows = pa.Table.from_pylist([{"id": "1", "text": "python text", "vector": [0.1] * 384}], schema=schema)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EmbeddingFunctionRegistry, "parse_functions", lambda *_: {})
+        table = lancedb.connect(folder).create_table(kind, rows)
+    if kind == "computed":
+        table.add_columns(computed={"upper": "upper(text)"})
+    assert kind == "computed" or of_schema.keys() | of_text.keys() == {
+        key.decode() for one in (table.schema, table.schema.field("text")) for key in one.metadata or {}
+    }
+
+
+def test_nothing_that_the_metadata_of_a_table_names_is_run_or_reached(endpoint: dict[str, str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for kind in PREPARED:
+            prepare(tmp_path / "db", kind, f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
+        server = wire.Server(child_environment(LANCEDB_PATH=str(tmp_path / "db"), OPENAI_API_KEY="key", **endpoint))
+        calls = [call for kind in PREPARED for call in calls_on(kind)]
+        try:
+            for number, (tool, arguments) in enumerate((*calls, ("lancedb_status", {"verbose": True}))):
+                answer = server.ask(wire.call(number, tool, **arguments))["result"]
+                assert answer["isError"] == ("textColumn" in arguments), answer
+            assert server.end() == []
+        finally:
+            server.stop()
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 # On real folders
