@@ -503,6 +503,14 @@ def read_path(text: str) -> str:
     return text if is_address(text) else os.path.expanduser(text)  # noqa: PTH111 - Path would fold a trailing name
 
 
+def read_region(text: str) -> str:
+    """The name of a region, which becomes a part of the service's address; ValueError says what is allowed."""
+    if not re.fullmatch(r"[\w-]+", text, re.ASCII):
+        message = "a region such as us-east-1"
+        raise ValueError(message)
+    return text
+
+
 def read_folders(text: str) -> tuple[str, ...]:
     """Absolute folders, joined as PATH joins them; ValueError says what is allowed."""
     folders = tuple(read_path(part.strip()) for part in text.split(os.pathsep) if part.strip())
@@ -557,7 +565,13 @@ SETTINGS = (
         "Key for LanceDB's own service, where `LANCEDB_PATH` is an address such as `db://name`; sent to no other.",
         secret=True,
     ),
-    Setting("LANCEDB_REGION", "database_region", str, "us-east-1", "Region of the database in LanceDB's own service."),
+    Setting(
+        "LANCEDB_REGION",
+        "database_region",
+        read_region,
+        "us-east-1",
+        "Region of the database in LanceDB's own service.",
+    ),
     Setting(
         "LANCEDB_HOST_OVERRIDE",
         "database_host",
@@ -1788,12 +1802,17 @@ def _unknown_store_failure(words: str) -> LancelotError | None:
 
 
 def _service_failure(words: str) -> LancelotError | None:
-    """What an error of LanceDB's own service means, None where it answered with a reason of its own."""
+    """What an error of LanceDB's own service means, or None if it is not one.
+
+    Its answer is not shown, since it may repeat the key.
+    """
     if not re.search(r"request_id ?=", words):
         return None
-    if re.search(r"Hit retry limit|error sending request|error decoding response", words):
-        return LancelotError("LanceDB's service did not answer.", _CHECK_SERVICE)
-    return None
+    if refused := re.search(r"\) (40[13]) ", words):
+        return LancelotError(f"LanceDB's service refused the key (HTTP {refused[1]}).", "Check LANCEDB_API_KEY.")
+    if answered := re.search(r"\) ([3-5]\d\d) ", words):
+        return LancelotError(f"LanceDB's service answered with HTTP {answered[1]}.", _CHECK_SERVICE)
+    return LancelotError("LanceDB's service did not answer.", _CHECK_SERVICE)
 
 
 def _is_stale(error: BaseException) -> bool:
@@ -2204,6 +2223,25 @@ STORE_SECONDS = 20.0
 STORE_OPTIONS = {"client_retry_timeout": "10", "download_retry_count": "1"}
 
 
+def _refuse_redirect(address: str) -> None:
+    """Refuses a service that sends requests on: the engine would follow, and take the key along to another host."""
+    import http.client
+
+    at = urlsplit(address)
+    kind = http.client.HTTPConnection if at.scheme == "http" else http.client.HTTPSConnection
+    try:
+        with contextlib.closing(kind(host_of(address), timeout=STORE_SECONDS / 4)) as connection:
+            connection.request("GET", f"{at.path.rstrip('/')}/v1/table/")
+            status = connection.getresponse().status
+    except (OSError, ValueError, http.client.HTTPException):
+        return  # the engine says what is wrong
+    if status in range(300, 400):
+        raise LancelotError(
+            f"LanceDB's service at {host_of(address)} sends requests on to another address, and the key with them.",
+            "Set LANCEDB_HOST_OVERRIDE to the address that answers itself.",
+        )
+
+
 class Store:
     """A LanceDB folder, or the address of one, opened when it is first needed. Safe to share between threads.
 
@@ -2233,6 +2271,9 @@ class Store:
             raise LancelotError(
                 f"No key for LanceDB's service is set, which {SERVICE_SCHEME}:// needs.", "Set LANCEDB_API_KEY."
             )
+        if scheme == SERVICE_SCHEME:
+            usual = f"https://{host_of(path)}.{self._service.get('region')}.api.lancedb.com"
+            _refuse_redirect(self._service.get("host_override") or usual)
         options = self._service if scheme == SERVICE_SCHEME else {"storage_options": STORE_OPTIONS} if scheme else {}
         check_it = f"Check {_credentials_of(scheme)} in the client's configuration." if scheme else LOOK_AT_STATUS
         with engine_errors(f"open the {'address' if scheme else 'folder'}", remedy=check_it):

@@ -573,8 +573,8 @@ def test_init_ends_with_a_warning_where_the_server_that_it_wrote_cannot_read_its
             "LanceDB's service did not answer. Check LANCEDB_HOST_OV",
         ),
         ("Http error: (request_id=1) error decoding response body", "LanceDB's service did not answer. Check LANCEDB_"),
-        ("Http error: (request_id=1) 404 Not Found: <html>SECRET", "LanceDB could not open the address: Http error"),
-        ("Http error: (request_id=1) 404 Not Found: <?xml SECRET", "LanceDB could not open the address: Http error"),
+        ("Http error: (request_id=1) 404 Not Found: <html>SECRET", "LanceDB's service answered with HTTP 404. Check "),
+        ("Http error: (request_id=1) 404 Not Found: key SECRET", "LanceDB's service answered with HTTP 404. Check "),
     ],
 )
 def test_an_error_of_the_service_is_told_without_its_page(words: str, told: str) -> None:
@@ -609,7 +609,56 @@ def test_the_key_for_the_service_goes_to_it_alone(make_searcher: Callable[..., l
         searcher = make_searcher(LANCEDB_PATH="db://name", LANCEDB_API_KEY="sk-l", LANCEDB_HOST_OVERRIDE=host)
         assert searcher.store.table_names() == ["documents"]
         server.shutdown()
-    assert [headers["x-api-key"] for headers in Listing.asked] == ["sk-l"]
+    assert [headers.get("x-api-key") for headers in Listing.asked] == [None, "sk-l"]
+
+
+class Echo(Listing):
+    """Answers with an error that repeats the key, or sends the request on."""
+
+    status = 400
+    place = ""
+
+    def do_GET(self) -> None:
+        type(self).asked += (dict(self.headers),)
+        body = f"no key {self.headers.get('x-api-key')} here".encode()
+        self.send_response(self.status)
+        self.send_header("Location", self.place)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815 - the name that the server looks for
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "LanceDB's service answered with HTTP 400. Check LANCEDB_HOST_OVERRIDE"),
+        (401, "LanceDB's service refused the key (HTTP 401). Check LANCEDB_API_KEY."),
+        (307, "sends requests on to another address, and the key with them. Set LANCEDB_HOST_OVERRIDE"),
+    ],
+)
+def test_the_key_for_the_service_is_in_no_answer_and_goes_nowhere_else(
+    status: int, said: str, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"http://127.0.0.1:{server.server_port}"
+        Echo.asked, Echo.status, Echo.place = (), status, f"http://localhost:{server.server_port}/elsewhere"
+        searcher = make_searcher(LANCEDB_PATH="db://name", LANCEDB_API_KEY="sk-l", LANCEDB_HOST_OVERRIDE=host)
+        with pytest.raises(lancelot.LancelotError) as raised:
+            searcher.store.table_names()
+        server.shutdown()
+    assert said in str(raised.value)
+    assert "sk-l" not in str(raised.value)
+    assert [asked for asked in Echo.asked if "x-api-key" in asked and not asked["host"].startswith("127.0.0.1")] == []
+    assert status != 307 or [asked for asked in Echo.asked if "x-api-key" in asked] == []
+
+
+def test_a_region_that_would_lead_to_another_host_is_not_used(make_settings: Callable[..., lancelot.Settings]) -> None:
+    settings = make_settings(LANCEDB_REGION="evil.example/")
+    assert settings.database_region == "us-east-1"
+    assert "LANCEDB_REGION (environment) is" in settings.problems[0]
 
 
 def test_the_service_without_a_key_is_not_asked(make_searcher: Callable[..., lancelot.Searcher]) -> None:
