@@ -10927,6 +10927,20 @@ def _say_kept(client: Client, path: Path, entry: Mapping[str, Any]) -> None:
         say(f"{client.title}: its entry keeps {listed(kept)} as before: take out what should not hold any more.")
 
 
+def _may_start(session: Session, start: Session, variables: Mapping[str, str]) -> bool:
+    """Whether the server is to be started with variables that others may have put into a project's file: a person decides."""
+    others = ", ".join(sorted(name for name in start.environ if name not in variables))
+    if session.arguments.scope != "project" or not others:
+        return True
+    if sys.stdin.isatty() and not session.arguments.yes:
+        sys.stderr.write(f"The project's file sets {others} for the server. Start it with that? [y/N]: ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    say(f"warning: The server was not started, since the project's file sets {others} for it.")
+    say("Take that out of the file, or run `init` at a terminal without --yes to start it all the same.")
+    return False
+
+
 def _try_start(start: Session) -> bool:
     """Starts the server as a client will, from the root folder, and says how that went."""
     check = check_server(start, cwd=Path(start.command[0]).anchor)[-1]
@@ -10951,7 +10965,7 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
         return code
     for client, path in done:
         _say_kept(client, path, client.entry(session.command, variables))
-    started = [_try_start(start) for start in _written_starts(done)]
+    started = [_may_start(session, start, variables) and _try_start(start) for start in _written_starts(done)]
     if "all" in session.arguments.client:
         say(f"\nFor any other client with an mcpServers file:\n\n{client_entry(session.command, variables)}")
     return code if all(started) else 1
