@@ -5601,13 +5601,15 @@ class Section:
     """A part of a document along its own structure.
 
     `title` is a heading path such as "Guide > Install". `line` is the first line in the file, counted from 1, where
-    lines are the place; elsewhere `place` says where it stands: "page 3", "row 12".
+    lines are the place; elsewhere `place` says where it stands: "page 3", "row 12". `header` is the first row of the
+    table that the text belongs to.
     """
 
     text: str
     title: str = ""
     line: int = 0
     place: str = ""
+    header: str = ""
 
 
 @dataclass(frozen=True)
@@ -5617,6 +5619,28 @@ class Document:
     extractor: str
     sections: tuple[Section, ...]
     missing: str = ""
+
+
+_LETTER, _GAP = "[A-Za-z0-9+/]", r"(?:\s|&#(?:10|xA);){1,40}"
+# Mail and drawing programs write it in lines.
+_MORE = rf"(?:{_GAP}{_LETTER}{{20,}})*(?:{_GAP}{_LETTER}+(?=[=\"')]))?=*"
+_DATA_URI = re.compile(rf";base64,[\w+/%=-]*{_MORE}")
+_BASE64 = re.compile(rf"(?<!{_LETTER})(?:{_LETTER}{{200,}}|{_LETTER}{{60,}}(?:{_GAP}{_LETTER}{{60,}}){{2}}){_MORE}")
+"""More than a hash or a short key has."""
+
+
+def without_base64(text: str) -> str:
+    """The text with a mark in the place of pictures and other bytes that are written in it; the lines stay."""
+
+    def mark(found: re.Match[str]) -> str:
+        feeds = "\n" * found[0].count("\n")
+        if found[0].startswith(";"):
+            return ";base64,…" + feeds
+        # Sequences of genes, numbers in hexadecimal and long paths are words to search for.
+        mixed = all(re.search(kind, found[0]) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
+        return "…" + feeds if mixed else found[0]
+
+    return _BASE64.sub(mark, _DATA_URI.sub(mark, text))
 
 
 class HeadingPath:
@@ -5629,7 +5653,7 @@ class HeadingPath:
         """The path that holds from this heading on."""
         while self._open and self._open[-1][0] >= level:
             self._open.pop()
-        self._open.append((level, shorten(one_line(title), MAX_TITLE // 3)))
+        self._open.append((level, shorten(one_line(without_base64(title)), MAX_TITLE // 3)))
         return self.title
 
     @property
@@ -5650,7 +5674,9 @@ def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> 
         if len(kept) >= MAX_SECTIONS:
             raise UnreadableError(f"holds more than {MAX_SECTIONS:,} rows or paragraphs")
         if section.text and not section.text.isspace():
-            kept.append(section if section.title or not title else replace(section, title=title))
+            text, own_title = without_base64(section.text), section.title or title
+            same = text == section.text and own_title == section.title
+            kept.append(section if same else replace(section, text=text, title=own_title))
     if not kept:
         raise IgnoredError("empty")
     return Document(extractor, tuple(kept))
@@ -5780,6 +5806,8 @@ class Mark:
 
 
 _WORD = re.compile(r"\w")
+MAX_HEADER = 300
+"""Characters of a table's header that are repeated where the table is cut."""
 
 
 def cut_at_marks(lines: Sequence[str], marks: Iterable[Mark], *, path: HeadingPath | None = None) -> Iterator[Section]:
@@ -5799,7 +5827,7 @@ def _atx_heading(line: str) -> tuple[int, str] | None:
     """The level and the words of `## Words ##`."""
     text = line.strip()
     level = len(text) - len(text.lstrip("#"))
-    if not 1 <= level <= 6 or line.startswith("    ") or text[level : level + 1] not in ("", " ", "\t"):  # noqa: PLR2004 - Markdown has six levels
+    if not 1 <= level <= 6 or line.startswith(("    ", "\t")) or text[level : level + 1] not in ("", " ", "\t"):  # noqa: PLR2004 - Markdown has six levels
         return None
     words = text[level:].strip()
     bare = words.rstrip("#")
@@ -5807,47 +5835,112 @@ def _atx_heading(line: str) -> tuple[int, str] | None:
 
 
 _SETEXT = re.compile(r" {0,3}(?:=+|--+)[ \t]*")
-_NO_PARAGRAPH = re.compile(r"\s*$|    |\t| {0,3}(?:[>#|<]|[-*+][ \t]|\d+[.)][ \t]|```|~~~)")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_NO_PARAGRAPH = re.compile(r"\s*$|    |\t| {0,3}(?:[>#|<]|[-*+][ \t]|\d+[.)][ \t])")
+_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
+_RAW_TAG = "(?:pre|script|style|textarea)"
+_BLOCK_TAGS = frozenset(
+    """
+    address article aside base basefont blockquote body caption center col colgroup dd details dialog dir div dl dt
+    fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hr html iframe legend li link
+    main menu menuitem nav noframes ol optgroup option p param search section summary table tbody td tfoot th thead
+    title tr track ul
+    """.split()  # noqa: SIM905 - words are read best as words
+)
+_HTML_BLOCKS = tuple(
+    (re.compile(f" {{0,3}}{opening}", re.IGNORECASE), re.compile(closing, re.IGNORECASE))
+    for opening, closing in (
+        (rf"<{_RAW_TAG}(?:\s|>|$)", f"</{_RAW_TAG}>"),
+        ("<!(?=--)", "-->"),
+        (r"<\?", r"\?>"),
+        (r"<!\[CDATA\[", "]]>"),
+        ("<![a-z]", ">"),
+        (rf"</?(?:{'|'.join(sorted(_BLOCK_TAGS))})(?:\s|/?>|$)", r"^\s*$"),
+        (r"</?[a-z][a-z0-9-]*(?:\s[^<>]*)?>\s*$", r"^\s*$"),
+    )
+)
+"""How a block of HTML begins and ends, as CommonMark has it; one of the last kind does not interrupt a paragraph."""
+
+
+def _verbatim_end(line: str, *, paragraph: bool) -> re.Pattern[str] | None:
+    """What ends the code or HTML that begins with a line; None where none does, or where the line ends it too."""
+    if fence := _FENCE.match(line):
+        return re.compile(rf" {{0,3}}{fence[1]}{fence[1][0]}*\s*$")
+    for opening, closing in _HTML_BLOCKS[: -1 if paragraph else None]:
+        if begins := opening.match(line):
+            return None if closing.search(line, begins.end()) else closing
+    return None
 
 
 def _front_matter(lines: Sequence[str]) -> int:
-    """How many lines of metadata stand at the beginning, with their rules."""
-    if not lines or lines[0].rstrip() != "---":
+    """How many lines of metadata stand at the beginning, with their rules: YAML or TOML."""
+    rule = lines[0].rstrip()
+    if rule not in ("---", "+++") or not any(map(str.strip, lines[1:2])):
         return 0
-    ends = (at for at in range(1, min(len(lines), 200)) if lines[at].rstrip() in ("---", "..."))
-    return next(ends, -1) + 1
+    ends = ("---", "...") if rule == "---" else ("+++",)
+    return next((at for at in range(1, len(lines)) if lines[at].rstrip() in ends), -1) + 1
+
+
+_FRONT_TITLE = re.compile(
+    r"""^title[ \t]*[:=][ \t]*(?:[>|][-+]?\n[ \t]+)?(?:"([^"\n]*)"|'([^'\n]*)'|(.*?))[ \t]*(?:[ \t]\#.*)?$""",
+    re.MULTILINE,
+)
 
 
 def _front_title(lines: Sequence[str]) -> str:
     """The `title` of the metadata."""
-    found = next((line[6:].strip() for line in lines if line.startswith("title:")), "")
-    quoted = len(found) > 1 and found[0] == found[-1] and found[0] in "\"'"
-    return found[1:-1] if quoted else found
+    found = _FRONT_TITLE.search("\n".join(lines))
+    return next(filter(None, found.groups()), "") if found else ""
+
+
+def _seen_words(words: str) -> str:
+    """The words of a heading that are seen: without comments, but for those in code."""
+    return re.sub(r"(`[^`]*`)|<!--.*?(?:-->|$)", r"\1", words).strip()
 
 
 def markdown_marks(lines: Sequence[str], *, start: int = 0) -> Iterator[Mark]:
-    """The headings of both kinds, outside fenced code."""
-    fence = ""
+    """The headings of both kinds, outside fenced code and HTML."""
+    end: re.Pattern[str] | None = None
+    paragraph = False
     for at in range(start, len(lines)):
-        line = lines[at]
-        ticks = _FENCE.match(line)
-        if ticks and not fence:
-            fence = ticks[1]
-        elif ticks and ticks[1].startswith(fence) and not line[ticks.end() :].strip():
-            fence = ""
-        elif not fence and (heading := _atx_heading(line)):
-            yield Mark(at, *heading)
-        elif not fence and at > start and _SETEXT.fullmatch(line) and not _NO_PARAGRAPH.match(lines[at - 1]):
-            yield Mark(at - 1, 1 if "=" in line else 2, lines[at - 1].strip())
+        line, below = lines[at], paragraph
+        paragraph = False
+        if end:
+            end = None if end.search(line) else end
+        elif heading := _atx_heading(line):
+            yield Mark(at, heading[0], _seen_words(heading[1]))
+        elif below and _SETEXT.fullmatch(line):
+            yield Mark(at - 1, 1 if "=" in line else 2, _seen_words(lines[at - 1]))
+        else:
+            end = _verbatim_end(line, paragraph=below)
+            paragraph = end is None and not _NO_PARAGRAPH.match(line)
+
+
+def _tables_apart(section: Section) -> Iterator[Section]:
+    """A part of Markdown in parts of which each is a table with its header, or holds none."""
+    lines, start = section.text.split("\n"), 0
+    for at in range(1, len(lines)):
+        if at <= start or "|" not in lines[at - 1] or not {"|", "-"} <= set(lines[at]) <= set("|-: \t"):
+            continue
+        end = next((below for below in range(at, len(lines)) if not lines[below].strip()), len(lines))
+        header = shorten(one_line(lines[at - 1]), MAX_HEADER)
+        for first, last, above in ((start, at - 1, ""), (at - 1, end, header)):
+            if first < last:
+                yield replace(section, text="\n".join(lines[first:last]), line=section.line + first, header=above)
+        start = end
+    yield replace(section, text="\n".join(lines[start:]), line=section.line + start)
+
+
+def markdown_sections(lines: Sequence[str], *, start: int = 0, path: HeadingPath | None = None) -> Iterator[Section]:
+    """Markdown by its headings and tables."""
+    for section in cut_at_marks(lines, markdown_marks(lines, start=start), path=path):
+        yield from _tables_apart(section)
 
 
 def markdown_document(text: str) -> Document:
     """Markdown by its headings."""
     lines = text.split("\n")
     start = _front_matter(lines)
-    marks = markdown_marks(lines, start=start)
-    return collect("markdown", cut_at_marks(lines, marks), title=_front_title(lines[:start]))
+    return collect("markdown", markdown_sections(lines, start=start), title=_front_title(lines[:start]))
 
 
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1+")
@@ -6039,18 +6132,33 @@ def code_document(text: str, family: str) -> Document:
 # --- HTML
 
 
-_HIDDEN = frozenset({"script", "style"})
+_UNSEEN = frozenset({"noscript", "script", "style", "template"})
+_DISPLAY_NONE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
 _HEADINGS = {f"h{level}": level for level in range(1, 7)}
-_BREAKS = frozenset(
-    """
-    address article aside blockquote body br caption center dd details dialog div dl dt fieldset figcaption figure
-    footer form h1 h2 h3 h4 h5 h6 head header hr html legend li main menu nav ol option p pre search section select
-    summary table tbody textarea tfoot thead title tr ul
-    """.split()  # noqa: SIM905 - words are read best as words
-)
+_BREAKS = _BLOCK_TAGS - {"td", "th"} | {"br", "pre", "select", "textarea"}
+_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # noqa: SIM905 - as above
+_CLOSED_BY = {
+    "p": _BREAKS - {"br"} | {"td", "th"},
+    "li": {"li"},
+    "tr": {"tr", "tbody", "tfoot"},
+    "option": {"option"},
+    **dict.fromkeys(("td", "th"), frozenset({"td", "th", "tr", "tbody", "tfoot"})),
+    **dict.fromkeys(("dt", "dd"), frozenset({"dt", "dd"})),
+}
+"""Elements whose end is seldom written, and what begins after it."""
+MAX_HIDDEN_DEPTH = 500
+"""Elements inside one that is hidden that are told apart; browsers nest about as deep."""
 
 
 _DECLARATION = re.compile(r"<!\[(?!CDATA\[)[^>]*>?", re.IGNORECASE)
+
+
+def _is_unseen(tag: str, attributes: Mapping[str, str | None]) -> bool:
+    """Whether a person never sees an element; a whole page that is hidden is shown by its scripts."""
+    if tag in ("html", "body"):
+        return False
+    hidden = "hidden" in attributes and attributes["hidden"] != "until-found"
+    return tag in _UNSEEN or hidden or bool(_DISPLAY_NONE.search(attributes.get("style") or ""))
 
 
 class _HtmlText(html.parser.HTMLParser):
@@ -6066,7 +6174,10 @@ class _HtmlText(html.parser.HTMLParser):
         self._line = 1
         self._level = 0
         self._preformatted = 0
-        self._in_title = self._hidden = False
+        self._in_title = False
+        self._hidden: list[str] = []
+        self._headers: list[str | None] = []
+        self._header_until = ""
 
     def handle_data(self, data: str) -> None:
         """Takes text up, line by line where it is preformatted."""
@@ -6083,20 +6194,49 @@ class _HtmlText(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Begins a line, a cell, an item, or a part that nobody sees."""
+        if self._hidden and tag in _CLOSED_BY.get(self._hidden[-1], ()):
+            self._hidden.pop()
+        attributes = dict(attrs)
+        if self._hidden or _is_unseen(tag, attributes):
+            if tag not in _VOID and len(self._hidden) < MAX_HIDDEN_DEPTH:
+                self._hidden.append(tag)
+            return
         self._break_at(tag, opens=True)
-        self._hidden = self._hidden or tag in _HIDDEN
+        self._see_table(tag)
         if tag in ("td", "th"):
             self._parts.append(" | " if self._filled else "")
         elif tag == "li":
             self._parts.append("- ")
-        elif tag == "img" and (alt := dict(attrs).get("alt")):
+        elif tag == "img" and (alt := attributes.get("alt")):
             self._parts.append(f" {alt} ")
             self._filled = True
 
     def handle_endtag(self, tag: str) -> None:
         """Ends a line, or a part that nobody sees."""
-        self._hidden = self._hidden and tag not in _HIDDEN
+        if tag in self._hidden:
+            while self._hidden.pop() != tag:
+                pass
+            return
+        if self._hidden and not (self._hidden[0] in _CLOSED_BY and tag in _BREAKS):
+            return
+        self._hidden.clear()
         self._break_at(tag, opens=False)
+        if tag in ("table", self._header_until):
+            self._header_until = ""
+        if tag == "table" and self._headers:
+            self._headers.pop()
+
+    def _see_table(self, tag: str) -> None:
+        """Finds the header of a table: its `thead`, or a first row of `th` alone."""
+        if tag == "table":
+            self._headers.append(None)
+        if tag in ("tbody", self._header_until):
+            self._header_until = ""
+        if self._headers and self._headers[-1] is None and tag in ("thead", "th", "td"):
+            self._headers[-1] = ""
+            self._header_until = {"thead": "thead", "th": "tr", "td": ""}[tag]
+        elif tag == "td" and self._header_until == "tr":
+            self._headers[-1] = self._header_until = ""
 
     def _break_at(self, tag: str, *, opens: bool) -> None:
         if tag not in _BREAKS:
@@ -6118,7 +6258,10 @@ class _HtmlText(html.parser.HTMLParser):
         elif text and (text != "-" or self._preformatted):
             title = self._path.enter(self._level, text) if self._level else self._path.title
             self._level = 0
-            self.sections.append(Section(text, title, self._line))
+            header = (self._headers[-1] or "") if self._headers else ""
+            if self._header_until and len(header) < MAX_HEADER:
+                self._headers[-1] = header = shorten(f"{header} | {text}".removeprefix(" | "), MAX_HEADER)
+            self.sections.append(Section(text, title, self._line, header=header))
 
 
 def html_document(text: str) -> Document:
@@ -6138,6 +6281,8 @@ MAX_FIELD = 131_072
 """Characters of one cell; Python's own limit. A longer one is a quote that is not closed: the table is read as text."""
 _DELIMITERS = ",;\t|"
 _TABLE_SAMPLE = 50
+_NAMED_DELIMITER = re.compile(r'"?sep=([^\w"\n])"?[ ;,\t]*(?:\n|$)', re.IGNORECASE)
+"""The first line by which a file tells Excel its separator; it is no row."""
 MAX_NESTING = 200
 """Levels of nesting in JSON that are read."""
 
@@ -6201,8 +6346,10 @@ def _table_sections(text: str, delimiter: str) -> Iterator[Section]:
 
 def csv_document(text: str, *, preferred: str) -> Document:
     """A table of separated values; as plain text where it is none."""
+    if named := _NAMED_DELIMITER.match(text):
+        text = text[named.end() :]
     try:
-        delimiter = _delimiter(text, preferred=preferred)
+        delimiter = named[1] if named else _delimiter(text, preferred=preferred)
         return collect("csv", _table_sections(text, delimiter)) if delimiter else plain_document(text)
     except csv.Error:
         return plain_document(text)
@@ -6314,8 +6461,8 @@ def _cell_sections(cell: Mapping[str, Any], path: HeadingPath, place: str) -> It
     source = _joined_lines(cell.get("source", cell.get("input")))
     lines = source.replace("\r\n", "\n").split("\n")
     if cell.get("cell_type") in ("markdown", "heading"):
-        for section in cut_at_marks(lines, markdown_marks(lines), path=path):
-            yield Section(section.text, section.title, place=place)
+        for section in markdown_sections(lines, path=path):
+            yield replace(section, line=0, place=place)
     else:
         outputs = cell.get("outputs")
         texts = [_output_text(output) for output in outputs] if isinstance(outputs, list) else []
@@ -6795,6 +6942,10 @@ class _Places:
         unit, _, number = section.place.rpartition(" ")
         return unit, int(number or 0)
 
+    def header(self, at: int) -> str:
+        """The header of the table that an offset lies in."""
+        return self._sections[bisect.bisect_right(self._starts, at) - 1].header
+
     def of(self, start: int, end: int) -> str:
         """The place of a stretch: `line 7`, `lines 10-24`, `page 3`, `rows 3-9`, or nothing where nothing counts."""
         unit, first = self._numbered(start)
@@ -6816,14 +6967,14 @@ def _block_end(text: str, start: int) -> int:
     return limit - CHUNK_CHARACTERS + space.start() + 1 if space else limit
 
 
-def _splitter(extractor: str) -> Any:
+def _splitter(extractor: str, room: int) -> Any:
     """Markdown is cut along its blocks. Records do not overlap: each says all of itself."""
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
     if extractor == "markdown":
-        return MarkdownSplitter(CHUNK_CHARACTERS, overlap=CHUNK_OVERLAP)
+        return MarkdownSplitter(room, overlap=CHUNK_OVERLAP)
     records = extractor in ("csv", "json", "jsonl")
-    return TextSplitter(CHUNK_CHARACTERS, overlap=0 if records else CHUNK_OVERLAP)
+    return TextSplitter(room, overlap=0 if records else CHUNK_OVERLAP)
 
 
 def _pieces(text: str, splitter: Any) -> Iterator[tuple[int, str]]:
@@ -6898,18 +7049,21 @@ def cut_document(document: Document, *, name: str) -> list[Chunk]:
     Neighbours of one title, such as the rows of a table, are packed together as far as they fit.
     """
     fallback = one_line(Path(name).stem) or one_line(name)
-    splitter = _splitter(document.extractor)
-    gap = "\n" if document.extractor in ("html", "docx") else "\n\n"
+    gap = "\n" if document.extractor in ("html", "docx", "markdown") else "\n\n"
     chunks: list[Chunk] = []
     parts = _without_scraps(document.sections) if document.extractor == "code" else document.sections
     for (title, _), group in itertools.groupby(parts, key=_group_key):
         sections = list(group)
         text, starts = _join([clean_surrogates(section.text).replace("\x00", " ") for section in sections], gap)
         places = _Places(sections, starts, text)
+        splitter = _splitter(document.extractor, CHUNK_CHARACTERS - max(len(section.header) for section in sections))
         for at, piece in _joined_pieces(text, _pieces(text, splitter)):
             if len(chunks) >= MAX_CHUNKS:
                 raise UnreadableError(f"gives more than {MAX_CHUNKS:,} chunks")
             place = places.of(at, at + len(piece))
+            header = places.header(at)
+            if header and not one_line(piece[: MAX_HEADER * 4]).startswith(header.rstrip("…")):
+                piece = f"{header}\n{piece}"  # noqa: PLW2901 - a table that goes on
             chunks.append(
                 Chunk(piece, shorten(one_line(title) or fallback, MAX_TITLE), place, len(chunks), document.extractor)
             )

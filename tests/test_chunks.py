@@ -75,6 +75,64 @@ def test_rows_are_packed_and_none_is_cut() -> None:
     assert all(chunk.text.startswith("name: ") and chunk.text.endswith("x" * 60) for chunk in chunks)
 
 
+ROWS = [(f"person {number}", f"{'words ' * 8}{number}") for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "header"),
+    [
+        (
+            "a.md",
+            "Intro\n\n| Name   | A \\| note |\n|:--|---:|\n"
+            + "".join(f"| {a} | {b} |\n" for a, b in ROWS)
+            + "\nAfter\n" * 400,
+            "| Name | A \\| note |",
+        ),
+        ("a.md", "Name | Note\n--- | ---\n" + "\n".join(f"{a} | {b}" for a, b in ROWS), "Name | Note"),
+        (
+            "a.html",
+            "<p>Intro<table><tr><th>Name</th><th>Note</th></tr>"
+            + "".join(f"<tr><td>{a}</td><td>{b}</td></tr>" for a, b in ROWS)
+            + "</table>"
+            + "<p>After</p>" * 400,
+            "Name | Note",
+        ),
+        (
+            "a.ipynb",
+            json.dumps(
+                {
+                    "cells": [
+                        {
+                            "cell_type": "markdown",
+                            "source": "# Head\n\nName | Note\n--- | ---\n" + "\n".join(f"{a} | {b}" for a, b in ROWS),
+                        }
+                    ]
+                }
+            ),
+            "Name | Note",
+        ),
+    ],
+)
+def test_a_table_that_is_cut_has_its_header_in_every_chunk(name: str, text: str, header: str) -> None:
+    chunks = chunks_of(text, name)
+    held = [lancelot.one_line(chunk.text) for chunk in chunks]
+    rows = [text for text in held if "person" in text]
+    assert len(rows) > 10
+    assert all(text.startswith(("Intro", "# Head", header)) and text.count(header) == 1 for text in rows)
+    assert not any(header in text for text in held if "person" not in text)
+    assert {number for text in rows for number in re.findall(r"person (\d+)", text)} == {str(at) for at in range(200)}
+    assert all(len(chunk.text) <= lancelot.CHUNK_CHARACTERS + 1 for chunk in chunks)
+
+
+def test_a_header_that_is_longer_than_it_says_is_repeated_in_part() -> None:
+    header = "| " + " | ".join(f"column {number}" for number in range(60)) + " |"
+    row = "| " + " | ".join(f"{number}" for number in range(60)) + " |\n"
+    chunks = chunks_of(f"{header}\n{'|-' * 60}|\n{row * 20}", "a.md")
+    assert chunks[0].text.startswith(header)
+    assert len(chunks) > 3
+    assert all(chunk.text.startswith("| column 0 | column 1 |") for chunk in chunks)
+
+
 def test_pages_run_on_and_sections_with_other_titles_do_not() -> None:
     pages = (
         Section("one", "T", place="page 1"),

@@ -96,6 +96,51 @@ def test_the_title_of_front_matter_is_that_of_text_without_a_heading() -> None:
     assert titles(document) == ["My guide", "Head"]
 
 
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("+++\n# a comment\ntitle = 'It'\n[extra]\n+++\n\nbody\n", "It"),
+        ("---\ntitle: >-\n  Long # one\n# a comment\n" + "key: value\n" * 300 + "---\nbody\n", "Long"),
+        ('---\ntitle: "C # guide" # why\n...\nbody\n', "C # guide"),
+        ("---\n\n# Head\n\n---\n", "Head"),
+        ('+++\ntitle = "x"\n# Head\n', "Head"),
+    ],
+)
+def test_front_matter_gives_a_title_and_no_headings(text: str, title: str) -> None:
+    assert titles(read("a.md", text))[-1] == title
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        *("<!--\n# x\n\n# y\n-->", "<pre>\n\n# x\n</pre>", "<script>\n\n# x\n</SCRIPT>", "<style>\n# x\n</style>"),
+        *("<textarea>\n\n# x\n</textarea>", "<div>\n# x\n</div>\n", "<?php\n\n# x\n?>", "<!X\n# x\n>"),
+        *("<![CDATA[\n\n# x\n]]>", "<my-tag a='b'>\n# x\n</my-tag>\n", "<table><tr>\nx\n---\n</table>\n"),
+        *("1. x\n\n\t# x\n", "````\n```\n# x\n````", "  ~~~ a`b\n# x\n  ~~~"),
+    ],
+)
+def test_markdown_has_no_headings_in_html_and_code_and_has_those_after_it(block: str) -> None:
+    assert titles(read("a.md", f"one\n\n{block}\n# Two\n\ntwo\n\nThree\n---\nthree\n")) == ["", "Two", "Two > Three"]
+
+
+@pytest.mark.parametrize(
+    "before", ["<!-- x -->", "<pre>x</pre>", "text\n<b>", "<https://example.org>", "```x```", "<!--> x", "<br> x"]
+)
+def test_markup_that_ends_at_once_hides_no_heading(before: str) -> None:
+    assert titles(read("a.md", f"{before}\n# Two\n\ntwo\n")) == ["", "Two"]
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        *(("## Real <!-- todo -->", "Real"), ("# <!-- a --> A <!-- b --> B ##", "A  B"), ("Real <!-- x\n===", "Real")),
+        *(("# The `<!-- x -->` mark", "The `<!-- x -->` mark"), (f"# ![](data:a/b;base64,{'aA0' * 99}) Me", "Me")),
+    ],
+)
+def test_a_heading_of_markdown_is_what_is_seen_of_it(line: str, title: str) -> None:
+    assert titles(read("a.md", f"{line}\n\nbody\n"))[0].endswith(lancelot.one_line(title))
+
+
 @pytest.mark.parametrize("text", ["a\n\n---\n\nb", "- item\n---\n", "#no space", "    # code", "####### seven"])
 def test_what_only_looks_like_a_heading_of_markdown_is_none(text: str) -> None:
     assert titles(read("a.md", text)) == [""]
@@ -197,6 +242,130 @@ this --> end<br>next</p><ul><li>x<li>y</ul>
     ]
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        *(
+            "<template><p>no</p><p>no</template>",
+            "<noscript><div>no</div></noscript>",
+            "<p hidden>no",
+            "<p hidden>no</b>",
+        ),
+        *('<div hidden="hidden"><div>no</div><br>no</div>', '<p style="color: red; DISPLAY : none">no<img alt=no></p>'),
+        *(
+            "<ul><li hidden>no<ul><li>no<li>no</ul></ul>",
+            "<ul><li hidden>no</ul>",
+            "<div hidden><h2>no</h2><p>no</div>",
+        ),
+        *("<table hidden><tr><th>no</table>", "<table><tr hidden><td>no<table><tr><td>no</table><tr><td></table>"),
+        *("<dl><dt hidden>no<dd></dl>", "<img hidden alt=no>", "<p hidden>no</p>", "<div hidden/>"),
+    ],
+)
+def test_what_a_page_does_not_show_is_not_read(hidden: str) -> None:
+    sections = read("a.html", f"<body hidden><h1>Head</h1><p>one</p>{hidden}<p>two</p>").sections
+    assert [(section.text, section.title) for section in sections] == [
+        ("Head", "Head"),
+        ("one", "Head"),
+        ("two", "Head"),
+    ]
+
+
+def test_what_a_search_in_the_page_would_show_is_read() -> None:
+    assert read("a.html", "<div hidden=until-found>yes</div>").sections[0].text == "yes"
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            "<table> </table> <thead> </thead> <tbody> <tr> </tr> <th> <td> <p> <div> </div> <p@> <tr@> <td@> <div@> a".split()  # noqa: SIM905 - words are read best as words
+        )
+    ).map(lambda parts: "".join(parts).replace("@", " hidden"))
+)
+def test_tags_in_any_order_are_read(text: str) -> None:
+    with contextlib.suppress(IgnoredError):
+        read("a.html", text)
+
+
+@pytest.mark.parametrize(
+    ("table", "header"),
+    [
+        ("<table><tr><th>Name<th>Age<tr><td>a<td>1</table>", "Name | Age"),
+        ("<table><thead><tr><td>Name</td><td>Age</td></tr></thead><tr><td>a</table>", "Name | Age"),
+        ("<table><caption>C</caption><tr><th><p>Name</p><th><p>Age</p></tr><tr><td>a</table>", "Name | Age"),
+        ("<table><tr><th>Name<td>Bob<tr><th>Age<td>1</table>", ""),
+        ("<table><tr><td>a<td>b<tr><td>a</table>", ""),
+        ("<table><tr><th>Name<tr><td><table><tr><td>x</table><tr><td>a</table>", "Name"),
+    ],
+)
+def test_rows_of_a_page_know_the_header_of_their_table(table: str, header: str) -> None:
+    sections = read("a.html", f"<p>before</p>{table}<p>after</p>").sections
+    assert [sections[at].header for at in (0, -2, -1)] == ["", header, ""]
+
+
+# Pictures in text
+
+
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAUA" * 200
+
+
+def wrapped(gap: str) -> str:
+    return gap.join(PICTURE[at : at + 76] for at in range(0, len(PICTURE), 76))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", f"one ![x](data:image/png;base64,{PICTURE}) two"),
+        ("a.md", f"one ![x][1] two\n\n[1]: data:image/png;base64,{PICTURE} 'title'\n"),
+        ("a.md", f'one <img src="data:image/gif;base64,{PICTURE[:40]}"> two'),
+        ("a.html", f'one <img src="data:image/png;base64,{PICTURE}"> two'),
+        ("a.svg", "one <image href='data:image/png;base64," + wrapped("\n") + "'/> two"),
+        ("a.svg", "one <image href='data:image/png;base64,\n" + wrapped("&#10;") + "'/> two"),
+        ("a.json", json.dumps({"a": "one", "b": PICTURE, "c": {"d": f"data:image/png;base64,{PICTURE}"}, "e": "two"})),
+        ("a.json", json.dumps({"a": "one", "b": PICTURE}).replace("AA", r"\/9").replace("}", ', "c": "two"}')),
+        ("a.jsonl", json.dumps(["one", wrapped("\n"), "two"])),
+        ("a.eml", "one\n\n" + wrapped("\n") + "==\n\ntwo"),
+        ("a.csv", f"a,b\none,{PICTURE}\ntwo,x\n"),
+        ("a.css", f"/* one */ a {{ background: url(data:image/png;base64,{PICTURE}) }} /* two */"),
+        (
+            "a.ipynb",
+            json.dumps(
+                {
+                    "cells": [
+                        {
+                            "cell_type": "markdown",
+                            "source": f"one ![x](data:image/png;base64,{PICTURE}) ![y](attachment:y.png)",
+                            "attachments": {"y.png": {"image/png": PICTURE}},
+                        },
+                        {
+                            "cell_type": "code",
+                            "source": f"'two'; x = '{PICTURE}'",
+                            "outputs": [{"data": {"image/png": PICTURE}}, {"text": [PICTURE]}],
+                        },
+                    ]
+                }
+            ),
+        ),
+    ],
+)
+def test_pictures_written_in_a_text_are_not_read(name: str, text: str) -> None:
+    document = read(name, text)
+    held = "\n".join(section.text for section in document.sections)
+    assert "one" in held
+    assert "two" in held
+    assert "SUhE" not in held
+    assert len(held) < 250
+    if name.endswith((".md", ".svg", ".eml")):
+        assert held.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize(
+    "kept", ["ACGT" * 100, "0123456789abcdef" * 100, "usr/lib/python/" * 30, "sha512-" + PICTURE[:88] + "==", "x" * 999]
+)
+def test_long_words_that_are_no_pictures_are_read(kept: str) -> None:
+    assert read("a.json", json.dumps({"a": kept})).sections[0].text == f"a: {kept}"
+
+
 # Tables and records
 
 
@@ -206,6 +375,15 @@ def test_rows_of_a_table_name_their_columns() -> None:
         Section("name: Smith; A\nage: 3", place="row 2"),
         Section("name: Bob", place="row 4"),
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "separator"), [("sep=;", ";"), ('"SEP=|"', "|"), ("sep=\t", "\t"), ("sep=;;;", ";"), ("sep=,", ",")]
+)
+def test_a_first_line_that_names_the_separator_is_no_row(first: str, separator: str) -> None:
+    row = f"1.5{separator}2;3,4|5 6"
+    document = read("a.csv", f"{first}\nname{separator}age\n{row}\n".replace("2;3,4|5", "2"))
+    assert document.sections == (Section("name: 1.5\nage: 2 6", place="row 2"),)
 
 
 def test_a_table_without_a_header_is_joined() -> None:
