@@ -265,6 +265,8 @@ SENTENCE_PUNCTUATION = ".,;:!?\"'`()[]{}«»‹›„“”‚‘’…¿¡。�
 MAX_TERMS = 128
 MAX_TERM = 1000
 """Characters of a word that are looked for; what is longer is found by its beginning."""
+MAX_TERM_CHARACTERS = 2000
+"""Characters of all words together: a word's pattern is compiled, which takes a second for some thousand letters."""
 
 _BIGRAM_SCRIPTS = (
     "\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
@@ -279,7 +281,8 @@ class Terms:
     """The words of a query that text search counts.
 
     `counted` are distinct folded words; a run of script without spaces gives its character n-grams instead.
-    `runs` are those runs whole, for ordering among equal shares. `dropped` counts the words past MAX_TERMS.
+    `runs` are those runs whole, for ordering among equal shares. `dropped` counts the words past MAX_TERMS or
+    MAX_TERM_CHARACTERS.
     """
 
     counted: tuple[str, ...]
@@ -296,6 +299,13 @@ def fold(text: str) -> str:
 def is_spaceless(text: str) -> bool:
     """Whether letters of a script that is written without spaces are in a text."""
     return any(bigrams or trigrams for bigrams, trigrams, _ in _SPACELESS_RUN.findall(text))
+
+
+def _first_words(words: Iterable[str]) -> tuple[str, ...]:
+    """The first MAX_TERMS words, or as many as have MAX_TERM_CHARACTERS together."""
+    first = tuple(itertools.islice(words, MAX_TERMS))
+    ends = itertools.accumulate(map(len, first))
+    return first[: sum(end <= MAX_TERM_CHARACTERS for end in ends)]
 
 
 def read_terms(query: str) -> Terms:
@@ -318,8 +328,8 @@ def read_terms(query: str) -> Terms:
             terms.update(dict.fromkeys(pieces))
             if len(pieces) > 1:
                 runs[run[:MAX_TERM]] = None
-    counted = tuple(terms)
-    return Terms(counted[:MAX_TERMS], tuple(runs)[:MAX_TERMS], max(0, len(counted) - MAX_TERMS))
+    counted = _first_words(terms)
+    return Terms(counted, _first_words(runs), len(terms) - len(counted))
 
 
 def _folds_past_lower(letter: str, folded: str) -> bool:
@@ -2380,6 +2390,11 @@ class Store:
 OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "contains", "exists")
 COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 MAX_CONDITIONS = 200
+MAX_NAME = 4096
+"""Characters of a name or an id that are looked for."""
+MAX_ARGUMENT = 500_000
+"""Characters of a filter's JSON or of a query. The engine ends the process where it has to plan some ten thousand
+conditions, but takes a million values in one list."""
 _UNITS = {"s": ("Second", 1), "ms": ("Millisecond", 10**3), "us": ("Microsecond", 10**6), "ns": ("Nanosecond", 10**9)}
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "gt": gt,
@@ -2402,6 +2417,10 @@ class Ticks:
     read: Callable[[Any], Fraction]
     literal: Callable[[int], str]
     allowed: str
+
+
+def _shown_name(name: str) -> str:
+    return shorten(one_line(name), 100)
 
 
 def _bad_filter(cause: str) -> LancelotError:
@@ -2435,7 +2454,7 @@ def _operands(name: str, wanted: Any) -> dict[str, Any]:
     unknown = [operator for operator in operands if operator not in OPERATORS]
     if unknown or not operands:
         raise LancelotError(
-            f"The filter on {one_line(name)} has {f'the unknown operator {listed(unknown)}' if unknown else 'no operator'}.",
+            f"The filter on {_shown_name(name)} has {f'the unknown operator {_shown_name(unknown[0])}' if unknown else 'no operator'}.",
             f"The operators are {listed(OPERATORS)}.",
         )
     return operands
@@ -2479,9 +2498,9 @@ def resolve_column(schema: pa.Schema, name: str) -> tuple[Column, pa.DataType | 
     LancelotError lists the columns where there is none. Names that hold dots themselves are found too.
     """
     found = next(_paths(name, [(field.name, field.type) for field in schema], ()), None)
-    if found is None or any("`" in part for part in found[0].path):
+    if found is None or len(name) > MAX_NAME or any("`" in part for part in found[0].path):
         raise LancelotError(
-            f"The filter names no column: {one_line(name)}.", f"The columns are {_dotted_names(schema)}."
+            f"The filter names no column: {_shown_name(name)}.", f"The columns are {_dotted_names(schema)}."
         )
     return found
 
@@ -2502,29 +2521,24 @@ def _existence(column: Column, kind: pa.DataType, operand: Any) -> str:
     return f"NOT ({missing})" if operand else missing
 
 
-def _text_condition(column: Column, operator: str, operand: Any) -> str:
+def _contained_text(column: Column, operand: Any) -> str:
+    if not isinstance(operand, str) or len(operand) > MAX_TERM:
+        raise _wrong_value(column, "contains", operand, f"text of at most {MAX_TERM:,} characters")
+    return clean_surrogates(operand)
+
+
+def _text_condition(column: Column, _kind: pa.DataType, operator: str, operand: Any) -> str:
+    if operator == "contains":
+        pattern = fold_pattern(fold(_contained_text(column, operand)), lowered=True)
+        # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
+        return f"regexp_count(lower({column.sql}), {quote_text(pattern)}) > 0"
     if not isinstance(operand, str):
         raise _wrong_value(column, operator, operand, "text")
-    text = clean_surrogates(operand)
-    if operator == "contains" and len(text) > MAX_TERM:
-        raise _wrong_value(column, operator, operand, f"text of at most {MAX_TERM:,} characters")
-    if operator == "contains":
-        # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
-        return f"regexp_count(lower({column.sql}), {quote_text(fold_pattern(fold(text), lowered=True))}) > 0"
-    signs = {"eq": "=", "ne": "<>", **COMPARISONS}
-    return f"{column.sql} {signs[operator]} {quote_text(text)}"
+    return f"{column.sql} {COMPARISONS[operator]} {quote_text(clean_surrogates(operand))}"
 
 
 def _wrong_operator(column: Column, operator: str, allowed: str) -> LancelotError:
     return LancelotError(f"The column {column.name} cannot be filtered by {operator}.", f"It can be by {allowed}.")
-
-
-def _flag_condition(column: Column, _kind: pa.DataType, operator: str, operand: Any) -> str:
-    if operator not in ("eq", "ne"):
-        raise _wrong_operator(column, operator, "eq, ne, in and exists")
-    if not isinstance(operand, bool):
-        raise _wrong_value(column, operator, operand, "true or false")
-    return f"{column.sql} {'=' if operator == 'eq' else '<>'} {'true' if operand else 'false'}"
 
 
 def _read_float(value: Any) -> float | None:
@@ -2552,7 +2566,7 @@ def _float_condition(column: Column, kind: pa.DataType, operator: str, operand: 
     number = _read_float(operand)
     if number is None:
         raise _wrong_value(column, operator, operand, "a number")
-    sign = {"eq": "=", "ne": "<>", **COMPARISONS}[operator]
+    sign = COMPARISONS[operator]
     if abs(number) <= LARGEST_FLOATS[str(kind)]:
         return f"{column.sql} {sign} {_float_literal(kind, number)} AND NOT isnan({column.sql})"
     # A number that the column cannot hold would become infinity, which the column may hold.
@@ -2681,6 +2695,7 @@ def _duration_ticks(kind: Any) -> Ticks:
     return Ticks(*_INT64, read, lambda ticks: f"arrow_cast({ticks}, 'Duration({unit})')", "seconds, or PT1.5S")
 
 
+@functools.lru_cache(maxsize=64)
 def ticks_of(kind: Any) -> Ticks | None:
     """The ticks of an integer, decimal, date, time, timestamp or duration type; None for every other."""
     import pyarrow.types as kinds
@@ -2696,28 +2711,57 @@ def ticks_of(kind: Any) -> Ticks | None:
     return next((make(kind) for fits, make in makers.items() if fits(kind)), None)
 
 
-def _element_literal(column: Column, kind: pa.DataType, operand: Any) -> str | None:
-    """A value as an element of a list column; None where no element can equal it."""
+def _only_existence(column: Column, kind: pa.DataType) -> LancelotError:
+    return LancelotError(
+        f"The column {column.name} holds {kind}, which only `exists` can be asked of.",
+        f"Filter by {f'a key of its JSON, as in {column.name}.KEY' if _is_json(kind) else 'another column'}.",
+    )
+
+
+def _literal(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str | None:
+    """A value as one of the column, or of an element of its lists; None where none of this type can equal it."""
     import pyarrow.types as kinds
 
-    ticks = ticks_of(kind)
-    if ticks is not None:
-        place = _read_ticks(column, ticks, "contains", operand)
+    if ticks := ticks_of(kind):
+        place = _read_ticks(column, ticks, operator, operand)
         whole = place.denominator == 1 and ticks.low <= place <= ticks.high
         return ticks.literal(int(place)) if whole else None
-    if _is_string(kind) and isinstance(operand, str):
-        return quote_text(clean_surrogates(operand))
-    if kinds.is_boolean(kind) and isinstance(operand, bool):
-        return "true" if operand else "false"
-    if kinds.is_floating(kind) and (number := _read_float(operand)) is not None:
-        return _float_literal(kind, number)
-    raise _wrong_value(column, "contains", operand, f"a value of the list ({kind})")
+    if _is_string(kind):
+        allowed = "text"
+        if isinstance(operand, str):
+            return quote_text(clean_surrogates(operand))
+    elif kinds.is_boolean(kind):
+        allowed = "true or false"
+        if isinstance(operand, bool):
+            return "true" if operand else "false"
+    elif kinds.is_floating(kind):
+        allowed = "a number"
+        if (number := _read_float(operand)) is not None:
+            return _float_literal(kind, number) if abs(number) <= LARGEST_FLOATS[str(kind)] else None
+    else:
+        raise _only_existence(column, kind)
+    raise _wrong_value(column, operator, operand, allowed)
+
+
+def _equality(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
+    if _is_list(kind):
+        raise _wrong_operator(column, operator, "contains and exists")
+    if operator == "in":
+        found = (_literal(column, kind, operator, one) for one in operand)
+        # One list, not one condition a value: the engine ends the process where it has to plan too many of them.
+        literals = dict.fromkeys(literal for literal in found if literal)
+        return f"{column.sql} IN ({', '.join(literals)})" if literals else "false"
+    literal = _literal(column, kind, operator, operand)
+    if operator == "eq":
+        return f"{column.sql} = {literal}" if literal else "false"
+    there = _existence(column, kind, operand=True)
+    return f"{there} AND {column.sql} <> {literal}" if literal else there
 
 
 def _list_condition(column: Column, kind: Any, operator: str, operand: Any) -> str:
     if operator != "contains":
         raise _wrong_operator(column, operator, "contains and exists")
-    literal = _element_literal(column, kind.value_type, operand)
+    literal = _literal(column, kind.value_type, operator, operand)
     return f"array_has({column.sql}, {literal})" if literal else "false"
 
 
@@ -2727,17 +2771,13 @@ def _tick_condition(column: Column, kind: pa.DataType, operator: str, operand: A
     if operator == "contains":
         raise _wrong_operator(column, operator, "eq, ne, gt, gte, lt, lte, in and exists")
     place = _read_ticks(column, ticks, operator, operand)
-    name, there = column.sql, f"{column.sql} IS NOT NULL"
-    if operator in ("eq", "ne"):
-        if place.denominator != 1 or not ticks.low <= place <= ticks.high:
-            return "false" if operator == "eq" else there
-        return f"{name} {'=' if operator == 'eq' else '<>'} {ticks.literal(int(place))}"
+    there = f"{column.sql} IS NOT NULL"
     bound = math.ceil(place) if operator in ("gte", "lt") else math.floor(place)
     if bound < ticks.low:
         return there if operator in ("gt", "gte") else "false"
     if bound > ticks.high:
         return "false" if operator in ("gt", "gte") else there
-    return f"{name} {COMPARISONS[operator]} {ticks.literal(bound)}"
+    return f"{column.sql} {COMPARISONS[operator]} {ticks.literal(bound)}"
 
 
 def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
@@ -2746,23 +2786,21 @@ def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -
 
     if operator == "exists":
         return _existence(column, kind, operand)
-    if operator == "in":
-        if not isinstance(operand, list):
-            raise _wrong_value(column, operator, operand, "a list of values")
-        return " OR ".join(f"({_condition(column, kind, 'eq', one)})" for one in operand) or "false"
+    if operator == "in" and not isinstance(operand, list):
+        raise _wrong_value(column, operator, operand, "a list of values")
+    if operator in ("eq", "ne", "in"):
+        return _equality(column, kind, operator, operand)
+    if kinds.is_boolean(kind):
+        raise _wrong_operator(column, operator, "eq, ne, in and exists")
     builders: tuple[tuple[Callable[[pa.DataType], Any], Callable[[Column, Any, str, Any], str]], ...] = (
         (ticks_of, _tick_condition),
         (kinds.is_floating, _float_condition),
-        (kinds.is_boolean, _flag_condition),
-        (_is_string, lambda column, _kind, operator, operand: _text_condition(column, operator, operand)),
+        (_is_string, _text_condition),
         (_is_list, _list_condition),
     )
     build = next((build for fits, build in builders if fits(kind)), None)
     if build is None:
-        raise LancelotError(
-            f"The column {column.name} holds {kind}, which only `exists` can be asked of.",
-            f"Filter by {f'a key of its JSON, as in {column.name}.KEY' if _is_json(kind) else 'another column'}.",
-        )
+        raise _only_existence(column, kind)
     return build(column, kind, operator, operand)
 
 
@@ -2778,7 +2816,7 @@ def _refuse_inverted(name: str, kind: pa.DataType | None, operands: Mapping[str,
     read = ticks.read if ticks else as_it_is
     if any(read(low) > read(high) for low in lows for high in highs):
         raise LancelotError(
-            f"The filter on {one_line(name)} asks for a range that ends before it begins.",
+            f"The filter on {_shown_name(name)} asks for a range that ends before it begins.",
             f"Swap {shorten(str(lows[0]), 60)} and {shorten(str(highs[0]), 60)}.",
         )
 
@@ -2803,20 +2841,23 @@ def _json_type(value: Any) -> str:
     return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
 
 
-def _same(left: Any, right: Any) -> bool:
-    return _json_type(left) == _json_type(right) and bool(left == right)
+def _typed(value: Any) -> tuple[str, Any]:
+    """A JSON value so that it equals those of its own type alone: true is not 1."""
+    return _json_type(value), json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
 def _meets(value: Any, operator: str, operand: Any) -> bool:
-    """Whether a JSON value meets a condition; values of different types are never equal nor ordered."""
+    """Whether a JSON value meets a condition; values of different types are never equal nor ordered.
+
+    The operands of `eq`, `ne` and `in` are given as a set of what `_typed` makes of them.
+    """
     if operator == "exists" or not _is_there(value):
         return operator == "exists" and operand == _is_there(value)
     if operator == "contains":
         inside = isinstance(value, str) and isinstance(operand, str) and re.search(fold_pattern(fold(operand)), value)
-        return bool(inside) or (isinstance(value, list) and any(_same(one, operand) for one in value))
+        return bool(inside) or (isinstance(value, list) and _typed(operand) in map(_typed, value))
     if operator in ("eq", "ne", "in"):
-        wanted = operand if operator == "in" else [operand]
-        return any(_same(value, one) for one in wanted) != (operator == "ne")
+        return (_typed(value) in operand) != (operator == "ne")
     comparable = _json_type(value) == _json_type(operand) and _json_type(value) in ("number", "str")
     return comparable and bool(_COMPARE[operator](value, operand))
 
@@ -2829,9 +2870,17 @@ def _json_predicate(table: Any, column: Column, operands: Mapping[str, Any]) -> 
             raise _wrong_value(column, operator, operand, "true or false")
         if operator in COMPARISONS and _json_type(operand) not in ("number", "str"):
             raise _wrong_value(column, operator, operand, "a number or text")
+        if operator == "contains" and isinstance(operand, str):
+            _contained_text(column, operand)
     bounds = {operator: operand for operator, operand in operands.items() if operator in COMPARISONS}
     if len({_json_type(bound) for bound in bounds.values()}) == 1:
         _refuse_inverted(column.name, None, bounds)
+    wanted = {
+        operator: {_typed(one) for one in (operand if operator == "in" else [operand])}
+        if operator in ("eq", "ne", "in")
+        else operand
+        for operator, operand in operands.items()
+    }
     met: list[int] = []
     missed: list[int] = []
     with engine_errors("read the metadata"):
@@ -2839,7 +2888,7 @@ def _json_predicate(table: Any, column: Column, operands: Mapping[str, Any]) -> 
         for batch in query.to_batches(SCAN_BATCH):
             values = [_json_value(text, column.keys) for text in batch.column(0).to_pylist()]
             for value, number in zip(values, batch.column("_rowid").to_pylist(), strict=True):
-                (met if all(_meets(value, *one) for one in operands.items()) else missed).append(number)
+                (met if all(_meets(value, *one) for one in wanted.items()) else missed).append(number)
     absent = f" OR {column.sql} IS NULL" if operands == {"exists": False} else ""
     if len(missed) < len(met):  # the shorter list is read faster
         left_out = f" AND _rowid NOT IN ({', '.join(map(str, missed))})" if missed else ""
@@ -2872,13 +2921,14 @@ def _every(table: Any, schema: pa.Schema, conditions: Any, *, depth: int) -> str
     return " AND ".join(f"({part})" for part in parts)
 
 
-def _count_conditions(part: Any, *, depth: int = 0) -> int:
-    """The conditions of a filter, counting one that is nested too deeply as too many."""
+def _members(part: Any, *, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every name and value in the objects of a filter, nested ones too."""
     if depth > 4 * MAX_DEPTH:
-        return MAX_CONDITIONS + 1
-    inner = part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
-    own = len(part) if isinstance(part, Mapping) else 0
-    return own + sum(_count_conditions(one, depth=depth + 1) for one in inner)
+        raise _bad_filter("The filter is nested too deeply")
+    if isinstance(part, Mapping):
+        yield from part.items()
+    for inner in part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ():
+        yield from _members(inner, depth=depth + 1)
 
 
 def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any] | None) -> str | None:
@@ -2888,8 +2938,11 @@ def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any]
     """
     if conditions is None:
         return None
-    if _count_conditions(conditions) > MAX_CONDITIONS:
-        raise _bad_filter(f"The filter has more than {MAX_CONDITIONS} conditions, or is nested too deeply")
+    members = list(_members(conditions))
+    if len(members) > MAX_CONDITIONS:
+        raise _bad_filter(f"The filter has more than {MAX_CONDITIONS} conditions")
+    if sum(len(str(value)) for name, value in members if name.lstrip("$") == "contains") > MAX_TERM_CHARACTERS:
+        raise _bad_filter(f"The filter looks inside text for more than {MAX_TERM_CHARACTERS:,} characters")
     return _every(table, schema, conditions, depth=0)
 
 
@@ -3146,7 +3199,7 @@ def rank_vector(scope: Scope, vector: Sequence[float], *, column: str) -> Rankin
 
 
 WORD_TOKENIZERS = ("simple", "whitespace", "raw")
-_PHRASE = re.compile(r'"([^"]*\w[^"]*)"')
+_PHRASE = re.compile(r'"([^"]*)"')
 
 
 def _why_not_index(index: Index, query: str) -> str:
@@ -3184,13 +3237,16 @@ def keeps_positions(indexes: Sequence[Index]) -> bool:
 
 def quoted_phrases(query: str) -> list[str]:
     """The phrases of a query that stand in double quotes."""
-    return [one_line(phrase) for phrase in _PHRASE.findall(query)]
+    return [one_line(phrase) for phrase in _PHRASE.findall(query) if re.search(r"\w", phrase)]
 
 
 def _content_words(query: str) -> str:
-    """The query's words less English stop words, unless nothing else is left."""
+    """The query's first words less English stop words, unless nothing else is left."""
     words = query.split()
-    return " ".join([w for w in words if fold(w).strip(SENTENCE_PUNCTUATION) not in STOP_WORDS] or words)
+    content = [w for w in words if fold(w).strip(SENTENCE_PUNCTUATION) not in STOP_WORDS] or words
+    if len(content) > MAX_TERMS:
+        content = list(dict.fromkeys(content))[:MAX_TERMS]
+    return " ".join(content)[:MAX_TERM_CHARACTERS]
 
 
 TITLE_WEIGHT = 0.5
@@ -3332,7 +3388,7 @@ def source_rows(scope: Scope, number: int) -> list[int]:
     if row is None or column is None:
         return [number]
     source, same = first_value(row, layout.source), {"eq": column.value(row.values)}
-    where = _json_predicate(scope.table, column, same) if column.keys else _text_condition(column, "eq", same["eq"])
+    where = _json_predicate(scope.table, column, same) if column.keys else f"{column.sql} = {quote_text(same['eq'])}"
     wanted = list(dict.fromkeys(column.path[0] for column in (*layout.source, *layout.order)))
     found: list[tuple[float, int]] = []
     for batch in Scope(scope.table, layout, Scope(scope.table, layout, where).with_text).batches(wanted):
@@ -4006,7 +4062,11 @@ class _Found:
     reading: Reading | None = None
 
 
+MAX_QUERY = 10_000
+"""Characters of a query or a question that are used."""
 SUBTRACTED_WEIGHT = 0.5
+MAX_ARITHMETIC = 32
+"""Terms that a query may add and subtract: each is a text to embed."""
 _ARITHMETIC = re.compile(r'(?:^|(?<=\s))([+-])(?:"([^"]+)"|(?=[^\W_])(\S+))')
 
 
@@ -4018,6 +4078,11 @@ def read_arithmetic(query: str) -> Reading | None:
     signs = [(sign, one_line(phrase or word)) for sign, phrase, word in _ARITHMETIC.findall(query)]
     if not signs:
         return None
+    if len(signs) > MAX_ARITHMETIC:
+        raise LancelotError(
+            f"The query adds or subtracts {len(signs)} terms, and at most {MAX_ARITHMETIC} are compared.",
+            'Name fewer, or search by searchType "fts", where signs are plain text.',
+        )
     return Reading(
         one_line(_ARITHMETIC.sub(" ", query)),
         tuple(term for sign, term in signs if sign == "+" and term),
@@ -4252,7 +4317,8 @@ def _missing_notes(layout: TableLayout) -> tuple[str, ...]:
 
 
 def _dropped_notes(terms: Terms) -> tuple[str, ...]:
-    return (f"Only the first {MAX_TERMS} different words of the query were counted.",) if terms.dropped else ()
+    told = f"Only the first {len(terms.counted)} different words of the query were counted."
+    return (told,) if terms.dropped else ()
 
 
 # --- a question to a chat model
@@ -4505,9 +4571,13 @@ class Searcher:
 
     def search(self, request: SearchRequest) -> Page:
         """The page of a request; LancelotError says what cannot be and names what there is."""
+        given = len(request.query)
+        request = replace(request, query=request.query[:MAX_QUERY])
         if not read_terms(request.query).counted and (request.query.strip() or not request.conditions):
             raise LancelotError("The query is blank.", "Give the words or the question to search for, or a filter.")
-        return _again_if_stale(lambda: self._search(request))
+        page = _again_if_stale(lambda: self._search(request))
+        told = f"Only the first {MAX_QUERY:,} of the query's {given:,} characters were used."
+        return replace(page, notes=(told, *page.notes)) if given > MAX_QUERY else page
 
     def overview(
         self, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
@@ -4537,7 +4607,7 @@ class Searcher:
         page = self._retrieve(question, limit, table, conditions)
         passages = self._passages(page, limit)
         answer = Answer(
-            question=question,
+            question=question[:MAX_QUERY],
             text=NOT_ANSWERED,
             answered=False,
             passages=passages,
@@ -4692,10 +4762,10 @@ class Searcher:
         if indexes:
             try:
                 ranking = rank_full_text(scope, query, indexes)
-                if ranking.rows or (quoted_phrases(query) and keeps_positions(indexes)):
-                    return _Found(
-                        ranking, "fts", notes + _phrase_notes(query, scope.layout, by_position=keeps_positions(indexes))
-                    )
+                whole = keeps_positions(indexes)
+                if ranking.rows or (quoted_phrases(query) and whole):
+                    notes += _dropped_notes(read_terms(_PHRASE.sub(" ", query) if whole else query))
+                    return _Found(ranking, "fts", notes + _phrase_notes(query, scope.layout, by_position=whole))
                 reason = "the full-text index found nothing"
             except LancelotError as error:
                 if error.stale:
@@ -8537,7 +8607,8 @@ _FOUND_DEFAULTS = ("LANCEDB_TABLE", "LANCEDB_TEXT_COLUMN", "LANCEDB_VECTOR_COLUM
 class Parameter:
     """One argument of a tool. `default` is a value, or the name of the setting that holds it.
 
-    A string that is declared so may also be given as a number, or as an object instead of its JSON.
+    A string that is declared so may also be given as a number, or as an object instead of its JSON; it has at most so many
+    characters.
     """
 
     name: str
@@ -8550,6 +8621,7 @@ class Parameter:
     default: Any = None
     numbers: bool = False
     objects: bool = False
+    characters: int = MAX_NAME
 
     def default_value(self, settings: Settings) -> Any:
         """The default in force, None where there is none."""
@@ -8583,9 +8655,12 @@ class Parameter:
         if self.numbers and isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if self.objects and isinstance(value, Mapping):
-            return json.dumps(value)
+            value = json.dumps(value, ensure_ascii=False)
+        kind = "a JSON object" if self.objects else "a string"
         if not isinstance(value, str):
-            raise self._refused(value, "a JSON object" if self.objects else "a string")
+            raise self._refused(value, kind)
+        if len(value) > self.characters:
+            raise self._refused(value, f"{kind} of at most {self.characters:,} characters")
         text = clean_surrogates(value)
         if not self.choices:
             return text
@@ -8638,6 +8713,7 @@ _FILTER = Parameter(
     'eq, a list in, null exists: false; contains ignores case in text and asks a list for a value. Several columns are joined by and; {"$or": [{...}, {...}]} gives alternatives. '
     "Nested values by path, such as metadata.source. lancedb_status with verbose names the columns.",
     objects=True,
+    characters=MAX_ARGUMENT,
 )
 
 
@@ -8674,7 +8750,8 @@ class Tool:
         unknown = [name for name in arguments if name not in known]
         if unknown and known:
             raise LancelotError(
-                f"{self.name} has no argument {listed(unknown, limit=5)}.", f"Its arguments are {listed(known)}."
+                f"{self.name} has no argument {shorten(listed(unknown, limit=5), 300)}.",
+                f"Its arguments are {listed(known)}.",
             )
         values: dict[str, Any] = {}
         for name, parameter in known.items():
@@ -8816,6 +8893,7 @@ TOOLS = (
                 "The words or the question to search for, in the text column alone. Blank with a filter: every row that "
                 "meets it, total being their number.",
                 required=True,
+                characters=MAX_ARGUMENT,
             ),
             _limit("hits"),
             Parameter(
@@ -8852,7 +8930,9 @@ TOOLS = (
         "Markdown block cut to a character budget, each with its title and source. Use it to answer from the "
         "documents; it cannot count or list. The block says how many chunks were left out.",
         (
-            Parameter("question", "string", "The question to retrieve context for.", required=True),
+            Parameter(
+                "question", "string", "The question to retrieve context for.", required=True, characters=MAX_ARGUMENT
+            ),
             Parameter(
                 "contextBudget",
                 "integer",
@@ -8910,7 +8990,7 @@ TOOLS = (
         "that these numbers stand for. answered is false where the documents do not hold the answer. It may take as long "
         "as that model needs; use lancedb_query to answer from the chunks yourself.",
         (
-            Parameter("question", "string", "The question to answer.", required=True),
+            Parameter("question", "string", "The question to answer.", required=True, characters=MAX_ARGUMENT),
             Parameter(
                 "topK",
                 "integer",
@@ -9170,7 +9250,8 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
         if tool is None:
             known = listed(tool.name for tool in tools_for(settings))
             raise MCPError(
-                types.INVALID_PARAMS, f"There is no tool {one_line(parameters.name)}; the tools are {known}."
+                types.INVALID_PARAMS,
+                f"There is no tool {shorten(one_line(parameters.name), 100)}; the tools are {known}.",
             )
         run = functools.partial(call_tool, tool, answering, parameters.arguments or {})
         text, failed = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=threads)

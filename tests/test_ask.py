@@ -435,6 +435,12 @@ def test_signs_and_quotes_of_a_question_are_plain_text(question: str, answer: Ca
     assert any("bcrypt" in passage.text for passage in answer("So [1].", question=question).passages)
 
 
+def test_of_a_long_question_the_beginning_is_asked_and_the_answer_says_so(answer: Callable[..., Answer]) -> None:
+    given_answer = answer("So [1].", question="bcrypt " + "x" * 20_000)
+    assert given_answer.question == "bcrypt " + "x" * 9993
+    assert "Only the first 10,000 of the query's 20,007 characters were used." in given_answer.notes
+
+
 def test_the_best_search_runs_and_falls_back_with_a_note(
     chat: Callable[..., dict[str, str]], make_searcher: MakeSearcher, embedding_server: Start
 ) -> None:

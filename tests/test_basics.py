@@ -392,6 +392,13 @@ def test_words_past_the_most_are_counted_as_dropped() -> None:
     assert terms.counted[0] == "w0"
 
 
+def test_words_are_counted_as_long_as_they_are_short_together() -> None:
+    terms = read_terms(" ".join(f"{number:0>300}" for number in range(10)))
+    assert (len(terms.counted), terms.dropped) == (6, 4)
+    runs = read_terms(" x ".join(chr(0x4E00 + number) * 900 for number in range(10))).runs
+    assert sum(map(len, runs)) <= lancelot.MAX_TERM_CHARACTERS
+
+
 @modest
 @given(st.text(st.characters(), max_size=60))
 def test_any_query_gives_words_that_can_be_looked_for(query: str) -> None:

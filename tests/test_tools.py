@@ -414,6 +414,32 @@ def test_a_query_that_is_no_string_is_refused(call: Call, query: object) -> None
     assert "a string" in reply.text
 
 
+@pytest.mark.parametrize(
+    ("tool", "name", "given", "most"),
+    [
+        ("lancedb_search", "query", {}, 500_000),
+        ("lancedb_search", "filter", {"query": "a"}, 500_000),
+        ("lancedb_search", "table", {"query": "a"}, 4096),
+        ("lancedb_search", "textColumn", {"query": "a"}, 4096),
+        ("lancedb_query", "question", {}, 500_000),
+        ("lancedb_read", "id", {}, 4096),
+        ("lancedb_files", "fileType", {}, 4096),
+    ],
+)
+def test_an_argument_that_is_too_long_is_refused_with_its_bound(
+    call: Call, tool: str, name: str, given: dict[str, str], most: int
+) -> None:
+    reply = call(tool, **given, **{name: "a" * (most + 1)})
+    assert reply.failed
+    assert len(reply.text) < 400
+    assert f"{most:,} characters" in reply.text
+
+
+def test_what_a_call_names_wrongly_is_not_repeated_whole(call: Call) -> None:
+    reply = call("lancedb_search", query="a", **{"x" * 9000: 1})
+    assert (reply.failed, len(reply.text) < 600) == (True, True)
+
+
 @pytest.mark.parametrize("tool", NAMES[:5])
 def test_an_unknown_argument_is_refused_with_the_known_ones(call: Call, tool: str) -> None:
     reply = call(tool, query="python", question="python", top_k=5)
