@@ -2979,10 +2979,24 @@ class Scope:
     def batches(self, columns: Sequence[str] | Mapping[str, str], *, most: int | None = None) -> Iterator[Any]:
         """Columns or expressions of the rows in scope with `_rowid`, a record batch at a time, in row order."""
         with engine_errors("read the rows"):
-            query = self.table.search().select(columns if isinstance(columns, dict) else list(columns))
-            query = query.where(self.where) if self.where else query
-            query = query if most is None else query.limit(most)
-            yield from query.with_row_id(True).to_batches(SCAN_BATCH)
+            try:
+                yield from self._batches(columns, self.where, most)
+            except RuntimeError as error:
+                # The engine reads the rows of `_rowid IN (…)` at their numbers, which it cannot do in Lance's legacy
+                # files and says before the first batch. There it compares the number of every row: 15 ms for a million.
+                if not self.where or "v1 files" not in str(error):
+                    raise
+                yield from self._batches(columns, f"({self.where}) IS TRUE", most)
+
+    def _batches(self, columns: Sequence[str] | Mapping[str, str], where: str | None, most: int | None) -> Any:
+        query = self.table.search().select(columns if isinstance(columns, dict) else list(columns))
+        query = query.where(where) if where else query
+        query = query if most is None else query.limit(most)
+        return query.with_row_id(True).to_batches(SCAN_BATCH)
+
+    def only(self, numbers: Iterable[int]) -> Scope:
+        """The rows of these numbers, whatever the filter; one that is gone is none of them."""
+        return replace(self, where=f"_rowid IN ({', '.join(map(str, numbers))})")
 
 
 def _count_json_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[Any, Any, Any]]:
@@ -3111,13 +3125,13 @@ def _to_rows(found: pa.Table | pa.RecordBatch) -> Iterator[Row]:
         yield Row(number, {name: values[at] for name, values in columns.items()})
 
 
-def read_rows(table: Any, layout: TableLayout, numbers: Sequence[int]) -> list[Row]:
+def read_rows(scope: Scope, numbers: Sequence[int]) -> list[Row]:
     """The rows of these numbers in the order given; one that is gone is left out."""
     if not numbers:
         return []
-    with engine_errors("read the rows"):
-        found = table.take_row_ids(list(numbers)).select(list(layout.fetched)).with_row_id().to_arrow()
-        by_number = {row.number: row for row in _to_rows(found)}
+    by_number = {
+        row.number: row for batch in scope.only(numbers).batches(scope.layout.fetched) for row in _to_rows(batch)
+    }
     return [by_number[number] for number in numbers if number in by_number]
 
 
@@ -3129,11 +3143,10 @@ def rows_without_text(scope: Scope, numbers: Sequence[int]) -> set[int]:
     """Those of these rows whose text is NULL, empty or blank."""
     if not numbers:
         return set()
-    these = Scope(scope.table, scope.layout, f"_rowid IN ({', '.join(map(str, numbers))})")
     json_text = bool(scope.text.keys)
     wanted = _selection(scope.text) if json_text else {"__value": f"regexp_like({scope.text.sql}, '\\S')"}
     texts: set[int] = set()
-    for batch in these.batches(wanted):
+    for batch in scope.only(numbers).batches(wanted):
         values = batch.column(0).to_pylist()
         there = [_is_text(_json_value(value, scope.text.keys)) for value in values] if json_text else values
         texts.update(itertools.compress(batch.column("_rowid").to_pylist(), there))
@@ -3383,7 +3396,7 @@ def _place_in_source(row: Row, layout: TableLayout) -> float:
 def source_rows(scope: Scope, number: int) -> list[int]:
     """The rows with text of one row's source, by the source's own index of chunks where there is one, else by row."""
     layout = scope.layout
-    row = next(iter(read_rows(scope.table, layout, [number])), None)
+    row = next(iter(read_rows(scope, [number])), None)
     column = next((column for column in layout.source if row and first_value(row, (column,))), None)
     if row is None or column is None:
         return [number]
@@ -4264,7 +4277,7 @@ def read_hits(
     So are those without a text, unless they are wanted too.
     """
     score_of = dict(zip(numbers, scores, strict=True))
-    rows = ((row, scope.text.value(row.values)) for row in read_rows(scope.table, scope.layout, numbers))
+    rows = ((row, scope.text.value(row.values)) for row in read_rows(scope, numbers))
     texts = ((row, text if _is_text(text) else "") for row, text in rows)
     hits = [_to_hit(scope.layout, row, text, score_of[row.number]) for row, text in texts if text or textless]
     return _named_by_documents(scope, hits)
@@ -4670,8 +4683,18 @@ class Searcher:
     def _read_folder(self) -> tuple[list[TableLayout], dict[str, str], str | None, str]:
         """The readable tables, why each other is not, and the table of a call that names none or why there is none."""
         layouts, unreadable = self.store.layouts()
+        unreadable |= {layout.table: reason for layout in layouts if (reason := self._why_no_row(layout))}
         default, default_problem = self._default_table()
-        return layouts, unreadable, default, default_problem
+        return [one for one in layouts if one.table not in unreadable], unreadable, default, default_problem
+
+    def _why_no_row(self, layout: TableLayout) -> str:
+        """Why the first row of a table cannot be read as a search reads it; "" where it can, or where there is none."""
+        try:
+            scope = Scope(self.store.open(layout.table), layout)
+            read_rows(scope, [n for batch in scope.batches([], most=1) for n in batch.column("_rowid").to_pylist()])
+        except LancelotError as error:
+            return str(error) if error.stale else error.cause
+        return ""
 
     def _default_table(self) -> tuple[str | None, str]:
         """The table of a call that names none, or why LANCEDB_TABLE does not name one."""

@@ -28,7 +28,7 @@ DATABASES = TESTS / "databases"
 PROJECT = TESTS.parent
 PROGRAM = str(PROJECT / "lancelot.py")
 NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
-FOLDERS = ("anythingllm", "langchain", "langchain-json", "lancedb-0.14", "no-vector")
+FOLDERS = ("anythingllm", "anythingllm-2024", "langchain", "langchain-json", "lancedb-0.14", "no-vector")
 FOREIGN_VARIABLES = ("STORAGE_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "SHIV_ROOT")
 
 

@@ -123,6 +123,22 @@ def test_each_table_that_cannot_be_read_is_named(make_searcher: MakeSearcher, ma
     assert bad[1].startswith("broken: ")
 
 
+def test_a_table_is_well_only_where_a_row_of_it_can_be_read(
+    make_searcher: MakeSearcher, make_table: Callable[..., Path]
+) -> None:
+    make_table({"text": ["a"]})
+    folder = make_table({"text": ["a zebra"]}, name="broken")
+    (data,) = (folder / "broken.lance" / "data").iterdir()
+    data.write_bytes(data.read_bytes()[:-40])
+    good, bad = lines_of(make_searcher(LANCEDB_PATH=folder), "tables")
+    assert good[0] == "ok"
+    assert good[1].startswith("1 table can be read")
+    assert (bad[0], bad[1][:38]) == ("failed", "broken: LanceDB could not read the row")
+    data.unlink()
+    _, bad = lines_of(make_searcher(LANCEDB_PATH=folder), "tables")
+    assert (bad[0], bad[1].endswith("files of the table are missing.")) == ("failed", True)
+
+
 def test_a_default_table_that_is_missing_is_failed(make_searcher: MakeSearcher) -> None:
     (line,) = unwell(make_searcher(LANCEDB_PATH=FOLDER, LANCEDB_TABLE="nowhere"))
     assert (line.name, line.status) == ("tables", "failed")

@@ -3,11 +3,14 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lancedb.index import FTS, BTree, IvfFlat
 
 import lancelot
 from lancelot import (
@@ -33,6 +37,17 @@ from lancelot import (
 modest = settings(max_examples=80, deadline=None, derandomize=True)
 
 Search = Callable[..., lancelot.Page]
+
+
+class Flat(lancelot.Embedder):
+    """Gives every text one vector."""
+
+    @property
+    def available(self) -> bool:
+        return True
+
+    def embed(self, texts: object, *, model: str | None = None) -> list[tuple[float, ...]]:
+        return [(1.0, 0.0) for _ in texts]  # type: ignore[attr-defined]
 
 
 def vectors(*rows: list[float], kind: pa.DataType | None = None) -> pa.Array[Any]:
@@ -824,6 +839,70 @@ def test_an_empty_own_id_falls_back_to_the_row(make_table: Callable[..., Path], 
         "row:0",
         "x",
     ]
+
+
+# --- Lance's legacy file format
+
+
+def everything(searcher: lancelot.Searcher) -> list[Any]:
+    """What each way to find or to read rows gives, in values that do not depend on the folder."""
+    wanted = {"meta.n": {"lt": 40}, "title": {"ne": "part 3"}}
+    almost_all, few = {"meta.n": {"ne": 7}}, {"meta.n": [8, 20, 36]}
+    given: list[Any] = []
+    for search_type, query in itertools.product(lancelot.SEARCH_TYPES, ("zebra quagga", "okapi")):
+        for conditions, offset in itertools.product((None, wanted, almost_all, few), (0, 3)):
+            request = SearchRequest(query, 5, search_type, offset=offset, conditions=conditions)
+            page = searcher.search(request)
+            given.append((page.ran, page.total, page.notes, [(hit.id, hit.text, hit.title) for hit in page.hits]))
+    given += [searcher.search(SearchRequest("", 20, "auto", conditions=one)).hits for one in (wanted, few)]
+    given += [searcher.read(lancelot.ReadRequest(one, before=1, after=2)) for one in ("id8", "id51", "new")]
+    return [
+        *given,
+        searcher.files(limit=50, offset=0),
+        searcher.overview(limit=5),
+        searcher.overview(limit=5, conditions=few),
+    ]
+
+
+@pytest.mark.parametrize("text", ["text", "payload.text"])
+@pytest.mark.parametrize("indexed", [False, True], ids=["plain", "indexed"])
+def test_a_table_in_the_legacy_format_gives_what_the_same_rows_give_in_the_newest(
+    text: str, tmp_path: Path, make_searcher: Callable[..., lancelot.Searcher], *, indexed: bool
+) -> None:
+    def rows(numbers: Iterable[int]) -> pa.Table:
+        texts = [f"the {('zebra', 'quagga', 'okapi')[n % 3]} number {n}" if n % 10 else " " for n in numbers]
+        columns: dict[str, Any] = {
+            "id": [f"id{n}" for n in numbers],
+            "title": [f"part {n % 5}" for n in numbers],
+            "meta": [json.dumps({"n": n}) for n in numbers],
+            "source": [f"file{n % 4}.md" for n in numbers],
+            "vector": vectors(*([math.cos(n), math.sin(n)] for n in numbers)),
+        }
+        columns |= {"text": texts} if text == "text" else {"payload": [json.dumps({"text": one}) for one in texts]}
+        return pa.table(columns)
+
+    def written(version: str) -> lancelot.Searcher:
+        database = lancedb.connect(tmp_path / version)
+        with warnings.catch_warnings(action="ignore"):  # the engine's way to write this format is on its way out
+            table = database.create_table("documents", rows(range(30)), data_storage_version=version)
+        table.add(rows(range(30, 60)))
+        table.delete("id IN ('id4', 'id31', 'id32')")
+        table.update(where="id = 'id49'", values={"id": "new"})
+        if indexed:
+            table.create_index("id", config=BTree())
+            table.create_index("vector", config=IvfFlat(distance_type="cosine", num_partitions=2))
+            if text == "text":
+                table.create_index("text", config=FTS())
+        table.add(rows(range(60, 70)))
+        searcher = make_searcher(LANCEDB_PATH=tmp_path / version, OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+        searcher.embedder = Flat(searcher.settings)
+        return searcher
+
+    legacy, newest = written("legacy"), written("stable")
+    with pytest.raises(RuntimeError, match="v1 files"):
+        legacy.store.open("documents").take_row_ids([0]).select(["id"]).to_arrow()
+    assert everything(legacy) == everything(newest)
+    assert legacy.status().unreadable == {}
 
 
 # --- the newest version
