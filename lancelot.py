@@ -504,10 +504,13 @@ def _read_file_address(address: str) -> str:
 def read_path(text: str) -> str:
     """A folder, with `~` expanded or from a file:// address; an address such as s3://bucket/folder is kept as it is.
 
-    ValueError says what is allowed of file:// addresses.
+    ValueError says what is allowed, which a blank is not: it would be the folder that this was started in.
     """
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]  # quotes that a shell would have taken away
+    if not text.strip():
+        message = "a folder, or an address such as s3://bucket/folder"
+        raise ValueError(message)
     if scheme_of(text) == "file":
         return _read_file_address(text)
     return text if is_address(text) else os.path.expanduser(text)  # noqa: PTH111 - Path would fold a trailing name
@@ -517,6 +520,14 @@ def read_region(text: str) -> str:
     """The name of a region, which becomes a part of the service's address; ValueError says what is allowed."""
     if not re.fullmatch(r"[\w-]+", text, re.ASCII):
         message = "a region such as us-east-1"
+        raise ValueError(message)
+    return text
+
+
+def read_name(text: str) -> str:
+    """A name as it is; ValueError where it is blank."""
+    if not text.strip():
+        message = "a name"
         raise ValueError(message)
     return text
 
@@ -7800,6 +7811,7 @@ class IndexRequest:
     exclude: tuple[str, ...] = ()
     language: str | None = None
     dry_run: bool = False
+    force_empty: bool = False
 
 
 @dataclass(frozen=True)
@@ -7813,7 +7825,10 @@ class IndexProgress:
 
 @dataclass(frozen=True)
 class IndexSummary:
-    """What a run did. `unchanged` files were there already; `chunks` are those of the folder's files in the table."""
+    """What a run did. `unchanged` files were there already; `chunks` are those of the folder's files in the table.
+
+    `partial` says that not all of the folder could be looked at.
+    """
 
     request: IndexRequest
     new: int
@@ -7827,19 +7842,11 @@ class IndexSummary:
     notes: tuple[str, ...]
     seconds: float
     stopped: bool = False
+    partial: bool = False
 
 
-def check_request(request: IndexRequest) -> IndexRequest:
-    """The request with its folder resolved; LancelotError says what is wrong with it."""
-    try:
-        folder = request.folder.expanduser().resolve(strict=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise LancelotError(
-            f"The folder {one_line(str(request.folder))} cannot be opened ({reason_of(error)}).",
-            "Name a folder that exists.",
-        ) from error
-    if not folder.is_dir():
-        raise LancelotError(f"{one_line(str(folder))} is no folder.", "Name the folder that it lies in.")
+def check_target(request: IndexRequest) -> None:
+    """LancelotError says what is wrong with the table or the database folder of a request."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", request.table) or request.table.startswith("."):
         raise LancelotError(
             f'"{one_line(request.table)}" cannot be the name of a table.',
@@ -7848,6 +7855,38 @@ def check_request(request: IndexRequest) -> IndexRequest:
     for parent in (request.database, *request.database.parents):
         if parent.suffix == ".lance":
             raise LancelotError(f"{request.database} is inside a table.", f"Set the folder to {parent.parent}.")
+
+
+def _held_of(request: IndexRequest) -> tuple[ChunkTable | None, dict[str, KnownSource]]:
+    """The table, and what it holds of the folder, which need not exist: by its name as given, else without its links."""
+    table = ChunkTable.open(request.database, request.table, create=False)
+    # A folder that was moved may have left a link behind: what is meant is the old name.
+    names = (Path(resolve(request.folder)) for resolve in (os.path.abspath, os.path.realpath))
+    return table, next(filter(None, map(table.known, names)), {}) if table else {}
+
+
+def _no_folder(request: IndexRequest, reason: str) -> LancelotError:
+    """The error for a folder that cannot be opened; where the table holds files of it, it says how to take them out."""
+    shown, held = one_line(source_name(request.folder)), dict[str, KnownSource]()
+    with contextlib.suppress(LancelotError, ValueError):
+        held = _held_of(request)[1]
+    if held:
+        return LancelotError(
+            f"The folder {shown} cannot be opened ({reason}); the table {request.table} keeps {plural(len(held), 'file')} of it.",
+            f"If it was renamed or deleted, `{PROGRAM} index --forget {shown}` takes them out.",
+        )
+    return LancelotError(f"The folder {shown} cannot be opened ({reason}).", "Name a folder that exists.")
+
+
+def check_request(request: IndexRequest) -> IndexRequest:
+    """The request with its folder resolved; LancelotError says what is wrong with it."""
+    check_target(request)
+    try:
+        folder = request.folder.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _no_folder(request, reason_of(error)) from error
+    if not folder.is_dir():
+        raise LancelotError(f"{one_line(str(folder))} is no folder.", "Name the folder that it lies in.")
     return replace(request, folder=folder)
 
 
@@ -7873,6 +7912,30 @@ def write_lock(database: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def forget_folder(request: IndexRequest) -> tuple[int, int]:
+    """Takes the files of a folder out of the table; returns how many files and chunks that were, or in a dry run would be."""
+    check_target(request)
+    table, held = _held_of(request)
+    if table is None or not held:
+        raise LancelotError(
+            f"The table {request.table} of {request.database} holds nothing of {one_line(source_name(request.folder))}.",
+            f"`{PROGRAM} files` lists what it holds.",
+        )
+    if not request.dry_run:
+        with write_lock(request.database):
+            table.remove(list(held))
+            table.tell_complete(complete=not table.sources_without_vector())
+    return len(held), sum(source.chunks for source in held.values())
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one by the same name, such as the empty one that a disk was mounted on."""
+    with contextlib.suppress(OSError):
+        state = folder.stat()
+        return state.st_dev, state.st_ino
+    return None
 
 
 def hash_file(path: Path) -> str:
@@ -7911,22 +7974,30 @@ class IndexRun:
         """Brings the table up to date with the folder; a dry run only finds out what that would be."""
         started = time.monotonic()
         request = self._request
+        before = _identity(request.folder)
         listing = self._find()
         with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
             table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
             self._held = table.known(request.folder) if table else {}
+            self._check_not_empty(listing)
             self._take_all(table, listing)
             if not self._stop.is_set():
                 self._finish(table)
             missing = table.sources_without_vector() if table else []
             if table and not (request.dry_run or self._stop.is_set()):
                 table.tell_complete(complete=not missing)
-            return self._summary(started, missing)
+            return self._summary(started, missing, partial=bool(listing.failed) or _identity(request.folder) != before)
 
     def _find(self) -> Listing:
         """The files of the folder; LancelotError where a pattern leaves none, which is hardly meant."""
         request = self._request
         listing = FileFinder(request.folder, include=request.include, exclude=request.exclude).find()
+        name = source_name(request.folder)
+        if name in listing.failed:
+            raise LancelotError(
+                f"{one_line(name)} was not indexed, since {listing.failed[name]}.",
+                "See to its rights and its disk; what the table holds of it stays.",
+            )
         if request.include and not listing.files:
             raise LancelotError(
                 f"No file of {one_line(source_name(request.folder))} matches {listed(request.include)}.",
@@ -7935,6 +8006,18 @@ class IndexRun:
         self._ignored.update(listing.ignored)
         self._failed.update(listing.failed)
         return listing
+
+    def _check_not_empty(self, listing: Listing) -> None:
+        """LancelotError where the folder has no file and the table has: a disk that is not there looks like that."""
+        request = self._request
+        if listing.files or request.force_empty:
+            return
+        if not all(map(listing.may_hold, self._held)):
+            raise LancelotError(
+                f"There is no file to index in {one_line(source_name(request.folder))}, and the table {request.table} holds "
+                f"{plural(len(self._held), 'file')} of it, which stay there.",
+                "See whether its disk is mounted; --force-empty takes them out.",
+            )
 
     def _take_all(self, table: ChunkTable | None, listing: Listing) -> None:
         """Brings in every file that is new or changed, and takes out those that are gone."""
@@ -8069,7 +8152,9 @@ class IndexRun:
                 table.set_vectors({row: vectors[text] for row, text in rows if text in vectors})
             filled += len(rows)
 
-    def _summary(self, started: float, missing: Iterable[str]) -> IndexSummary:
+    def _summary(self, started: float, missing: Iterable[str], *, partial: bool) -> IndexSummary:
+        if partial:
+            self._notes.append("Not all of the folder could be looked at: what the table holds of the rest stays.")
         return IndexSummary(
             request=self._request,
             new=self._counts["new"],
@@ -8083,6 +8168,7 @@ class IndexRun:
             notes=(*self._notes, *self._embedder.notes),
             seconds=time.monotonic() - started,
             stopped=self._stop.is_set(),
+            partial=partial,
         )
 
 
@@ -10446,7 +10532,7 @@ class Session:
         }
         overrides = {name: value for name, value in given.items() if value}
         if (path := overrides.get("LANCEDB_PATH")) and not is_address(path):
-            overrides["LANCEDB_PATH"] = str(Path(read_path(path)).absolute())
+            overrides["LANCEDB_PATH"] = str(Path(path).absolute())
         return load_settings({**self.environ, **overrides}, config_folder())
 
 
@@ -10739,8 +10825,8 @@ def _index_request(session: Session) -> IndexRequest:
         )
     if is_address(settings.path):
         raise LancelotError(f"{shown_path(settings.path)} is no folder of this machine.", "Name one with --path.")
-    request = IndexRequest(
-        Path(options.folder),
+    return IndexRequest(
+        Path(options.forget or options.folder).absolute(),
         Path(settings.path).absolute(),
         settings.table,
         force=options.force,
@@ -10748,12 +10834,12 @@ def _index_request(session: Session) -> IndexRequest:
         exclude=tuple(options.exclude),
         language=options.language,
         dry_run=options.dry_run,
+        force_empty=options.force_empty,
     )
-    return check_request(request)
 
 
 def _index(session: Session, report: Callable[[IndexProgress], None]) -> IndexSummary:
-    request, stop = _index_request(session), threading.Event()
+    request, stop = check_request(_index_request(session)), threading.Event()
     _stop_at_signals(stop)
     if session.arguments.report:
         _stop_at_end_of_input(stop)
@@ -10773,12 +10859,32 @@ def _index_and_report(session: Session) -> int:
     return 0
 
 
+def _forget_folder(session: Session) -> int:
+    request = _index_request(session)
+    files, chunks = forget_folder(request)
+    folder, database = source_name(request.folder), source_name(request.database)
+    counts = {"removedFiles": files, "removedChunks": chunks, "dryRun": request.dry_run}
+    places = {"folder": folder, "table": request.table, "database": database}
+    did = "Would take" if request.dry_run else "Took"
+    _print_answer(
+        session,
+        as_json=lambda: compact_json(counts | places),
+        as_lines=lambda: (
+            f"{did} {plural(files, 'file')} ({plural(chunks, 'chunk')}) of {one_line(folder)} out of the table "
+            f"{request.table} of {database}"
+        ),
+    )
+    return 0
+
+
 def command_index(session: Session) -> int:
-    """`index`: brings a table up to date with a folder of files."""
+    """`index`: brings a table up to date with a folder of files; exit code 1 where not all of it could be looked at."""
     if session.arguments.report:
         return _index_and_report(session)
     for problem in session.settings.problems:
         say(f"{PROGRAM}: {problem}", to=sys.stderr)
+    if session.arguments.forget:
+        return _forget_folder(session)
     at_terminal = sys.stderr is not None and sys.stderr.isatty()
     bar = _Bar()
     try:
@@ -10786,7 +10892,7 @@ def command_index(session: Session) -> int:
     finally:
         bar.close()
     _print_answer(session, as_json=lambda: compact_json(index_object(summary)), as_lines=lambda: index_lines(summary))
-    return 130 if summary.stopped else 0
+    return 130 if summary.stopped else int(summary.partial)
 
 
 # --- demo
@@ -10984,12 +11090,12 @@ def _ask(question: str, suggested: str) -> str:
     return answer.strip() or suggested
 
 
-def _checked_base_url(text: str) -> str:
+def _checked_answer(what: str, text: str, parse: Callable[[str], str]) -> str:
     try:
-        return read_base_url(text.strip()) if text.strip() else ""
+        return parse(text.strip()) if text.strip() else ""
     except ValueError as error:
         # Not shown: where a key is asked for next, a key is what may stand here.
-        raise LancelotError(f"The server address is not {error}.", "Run `init` again and give one that is.") from error
+        raise LancelotError(f"The {what} is not {error}.", "Run `init` again and give one that is.") from error
 
 
 def _no_server(stored: str) -> str:
@@ -11003,15 +11109,16 @@ def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
     if found and not options.path:
         say(f"AnythingLLM's folder was found: {found}")
     suggested = options.path or settings.path or (str(found) if found else "")
-    path = options.path or (_ask("LanceDB folder", suggested) if interactive else suggested)
+    answer = _ask("LanceDB folder", suggested) if interactive and not options.path else suggested
+    path = _checked_answer("folder", answer, read_path)
     base_url = options.base_url
     if base_url is None:
         shown = settings.base_url or ""
         base_url = _ask(f"OpenAI-compatible server ({_no_server(shown)})", shown) if interactive else shown
         base_url = "" if base_url == "-" else base_url
     return {
-        "LANCEDB_PATH": str(Path(read_path(path)).absolute()) if path and not is_address(path) else path,
-        "OPENAI_BASE_URL": _checked_base_url(base_url),
+        "LANCEDB_PATH": str(Path(path).absolute()) if path and not is_address(path) else path,
+        "OPENAI_BASE_URL": _checked_answer("server address", base_url, read_base_url),
         "EMBEDDING_MODEL": options.model or (settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""),
     }
 
@@ -11361,10 +11468,22 @@ def _refuse_word(_value: str) -> NoReturn:
     )
 
 
+def _option(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The type of an option whose value is parsed so; what is not allowed is wrong usage."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f'"{one_line(text)}" is not {error}') from error
+
+    return parsed
+
+
 def _add_init(parser: argparse.ArgumentParser) -> None:
     # Declared so that argparse does not repeat in its complaint what may be a key.
     parser.add_argument("word", nargs="?", type=_refuse_word, help=argparse.SUPPRESS)
-    parser.add_argument("--path", help="the LanceDB folder")
+    parser.add_argument("--path", type=_option(read_path), help="the LanceDB folder")
     parser.add_argument(
         "--api-key-stdin", action="store_true", help="read the API key from the first line of standard input"
     )
@@ -11383,21 +11502,27 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def _language(text: str) -> str:
-    try:
-        return read_choice(text, choices=[name.lower() for name in LANGUAGES]).capitalize()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{one_line(text)} is not {error}") from error
+    return read_choice(text, choices=[name.lower() for name in LANGUAGES]).capitalize()
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="the folder of files to index")
-    parser.add_argument("--table", help="the table to make or bring up to date (LANCEDB_TABLE)")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "folder", nargs="?", metavar="FOLDER", type=_option(read_path), help="the folder of files to index"
+    )
+    shown = "take what the table holds of this folder out of it, such as the old name of one that was renamed"
+    what.add_argument("--forget", metavar="OLD", type=_option(read_path), help=shown)
+    parser.add_argument(
+        "--table", type=_option(read_name), help="the table to make or bring up to date (LANCEDB_TABLE)"
+    )
     parser.add_argument("--force", action="store_true", help="read every file anew, also those that did not change")
+    shown = "take every file out where the folder has none any more; without it they stay, since a disk may be missing"
+    parser.add_argument("--force-empty", action="store_true", help=shown)
     for option, verb in (("--include", "take only"), ("--exclude", "leave out")):
         shown = f"{verb} the files that this pattern matches, as in .gitignore; may be given several times"
         parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=shown)
     shown = f"the language whose word endings the full-text index knows (English): {', '.join(LANGUAGES)}"
-    parser.add_argument("--language", type=_language, metavar="LANGUAGE", help=shown)
+    parser.add_argument("--language", type=_option(_language), metavar="LANGUAGE", help=shown)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
 
@@ -11443,14 +11568,14 @@ def build_parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="folder, tables, embeddings, settings that are wrong")
     status.add_argument("--verbose", action="store_true", help="with --json, the columns of each table too")
     doctor = commands.add_parser("doctor", help="check everything, also the embeddings and a session with the server")
-    doctor.add_argument("--table", help="the table of calls that name none (LANCEDB_TABLE)")
+    doctor.add_argument("--table", type=_option(read_name), help="the table of calls that name none (LANCEDB_TABLE)")
     version = commands.add_parser("version", help="the version; with --json the protocol and what is enabled")
     commands.add_parser("verify", help="compare the archive and what it unpacked with the record inside")
     cache = commands.add_parser("cache", help="what was unpacked, by which version")
     cache.add_argument("--clear", action="store_true", help="remove the copies of other versions that nobody runs from")
     commands.add_parser("demo", help="index the documentation, serve it, and show what a client sees")
     for command in (index, search, query, question, read, files, status, doctor):
-        command.add_argument("--path", help="the LanceDB folder (LANCEDB_PATH)")
+        command.add_argument("--path", type=_option(read_path), help="the LanceDB folder (LANCEDB_PATH)")
     for command in (index, search, query, question, read, files, status, doctor, version):
         command.add_argument("--json", action="store_true", help="print what the tool answers, for programs")
     return parser

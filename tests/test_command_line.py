@@ -198,6 +198,84 @@ def test_status_for_a_person_and_for_programs(run: Run, make_searcher: Callable[
         assert [("columns" in table) for table in tables] == [verbose] * 2
 
 
+@pytest.mark.parametrize("blank", ["", " ", '""', "\t"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[(command, "x", "--path", "BLANK") for command in ("search", "query", "ask", "read", "index")],
+        *[(command, "--path", "BLANK") for command in ("files", "status", "doctor", "init")],
+        *[("index", "BLANK"), ("index", "--forget", "BLANK"), ("index", "x", "--table", "BLANK")],
+        ("doctor", "--table", "BLANK"),
+    ],
+)
+def test_a_blank_in_the_place_of_a_path_or_a_name_is_wrong_usage(
+    words: tuple[str, ...], blank: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if blank == '""' and "--table" in words:
+        blank = "  "
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LANCEDB_PATH", str(tmp_path / "db"))
+    before = sorted(tmp_path.rglob("*"))
+    ended = run(*(word.replace("BLANK", blank) for word in words))
+    assert (ended.code, ended.out) == (2, "")
+    assert re.search(r'"\S*" is not (a folder, or an address such as s3://bucket/folder|a name)\n$', ended.err)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_blank_in_quotes_is_no_folder_of_a_setting_either(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LANCEDB_PATH", '" "')
+    ended = run("index", str(DATABASES))
+    assert ended.code == 1
+    assert "but allowed is a folder, or an address such as s3://bucket/folder; no value is used." in ended.err
+    assert "No folder is set for the table." in ended.err
+
+
+def test_an_option_whose_value_is_not_allowed_is_wrong_usage_and_no_defect(run: Run) -> None:
+    ended = run("search", "x", "--path", "file://host/x")
+    assert ended.code == 2
+    assert ended.err.endswith('"file://host/x" is not a folder, or an address such as file:///home/me/lancedb\n')
+
+
+def test_index_ends_with_1_where_it_keeps_what_it_cannot_see_and_forgets_what_it_is_told_to(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LANCEDB_PATH", str(tmp_path / "db"))
+    monkeypatch.setattr(sys, "argv", [PROGRAM])
+    Path("files").mkdir()
+    Path("files/a.md").write_text("Words.\n", encoding="utf-8")
+    assert run("index", "files").code == 0
+    Path("files/a.md").unlink()
+    assert run("index", "files").code == 1
+    Path("files").rmdir()
+    gone = run("index", "files")
+    assert (gone.code, "`lancelot index --forget" in gone.err) == (1, True)
+    folder, database = tmp_path / "files", tmp_path / "db"
+    place = f"1 file (1 chunk) of {folder} out of the table documents of {database}\n"
+    assert run("index", "--forget", "files", "--dry-run").out == f"Would take {place}"
+    assert run("index", "--forget", "files").out == f"Took {place}"
+    assert run("index", "--forget", "files").code == 1
+    Path("files").mkdir()
+    Path("files/a.md").write_text("Words.\n", encoding="utf-8")
+    run("index", "files")
+    assert json.loads(run("index", "--forget", "files", "--json").out) == {
+        "removedFiles": 1,
+        "removedChunks": 1,
+        "dryRun": False,
+        "folder": str(folder),
+        "table": "documents",
+        "database": str(database),
+    }
+
+
+@pytest.mark.parametrize("words", [("index",), ("index", "x", "--forget", "x")])
+def test_index_takes_a_folder_or_one_to_forget(words: tuple[str, ...], run: Run) -> None:
+    assert run(*words).code == 2
+
+
 def test_status_of_a_folder_that_cannot_be_read_ends_with_1_and_is_still_json(run: Run, tmp_path: Path) -> None:
     ended = run("status", "--path", str(tmp_path / "missing"), "--json")
     assert ended.code == 1

@@ -151,6 +151,22 @@ def test_the_reason_why_a_table_is_not_written_reaches_the_model(
     assert text.startswith("The table documents was not made by `lancelot index`")
 
 
+def test_an_emptied_folder_is_told_to_the_model_and_takes_nothing_out(
+    allowed: Path, settings: lancelot.Settings, tmp_path: Path
+) -> None:
+    call_once(settings, folder=str(allowed / "notes"))
+    for path in (allowed / "notes").iterdir():
+        path.unlink()
+    text, failed, _ = call_once(settings, folder=str(allowed / "notes"), force=True)
+    assert failed
+    assert "which stay there. See whether its disk is mounted" in text
+    assert lancedb.connect(tmp_path / "db").open_table("documents").count_rows() > 0
+    (allowed / "notes").rmdir()
+    text, failed, _ = call_once(settings, folder=str(allowed / "notes"))
+    assert failed
+    assert "`lancelot index --forget " in text
+
+
 # Over the wire: a run ends with its call, and with the server
 
 

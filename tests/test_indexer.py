@@ -1,9 +1,12 @@
 """A folder of files becomes a table, is kept up to date, and loses nothing when a run is cut short."""
 
 import contextlib
+import dataclasses
 import datetime as dt
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +240,166 @@ def test_thousands_of_failures_stay_a_short_answer(files: Path, index: Index) ->
     answer = lancelot.index_object(lancelot.replace(summary, failed=failed))
     assert answer["failedFiles"] == 5000
     assert len(lancelot.compact_json(answer).encode()) < lancelot.MAX_ANSWER_BYTES
+
+
+# A folder that is empty, cannot be listed, or is gone
+
+
+@pytest.fixture
+def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes a folder one that cannot be listed, for the superuser too."""
+    scandir = os.scandir
+
+    def lock(folder: Path) -> None:
+        def refuse(path: Any) -> Any:
+            if os.path.realpath(f"/proc/self/fd/{path}" if isinstance(path, int) else path) == str(folder):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", refuse)
+
+    return lock
+
+
+@pytest.mark.parametrize("left", ["nothing", "hidden", "ignored"])
+@pytest.mark.parametrize("options", [{}, {"force": True}, {"dry_run": True}])
+def test_a_folder_without_files_keeps_what_the_table_has_until_it_is_meant(
+    left: str, options: dict[str, bool], files: Path, index: Index, tmp_path: Path
+) -> None:
+    index(files)
+    before = rows(tmp_path)
+    shutil.rmtree(files)
+    files.mkdir()
+    (files / {"nothing": "", "hidden": ".Trash", "ignored": "node_modules"}[left]).mkdir(exist_ok=True)
+    with pytest.raises(lancelot.LancelotError) as refused:
+        index(files, **options)
+    assert str(refused.value) == (
+        f"There is no file to index in {files}, and the table documents holds 3 files of it, which stay there. "
+        "See whether its disk is mounted; --force-empty takes them out."
+    )
+    assert rows(tmp_path) == before
+    assert counts(index(files, force_empty=True, **options)) == (0, 0, 0, 3)
+    assert bool(rows(tmp_path)) == ("dry_run" in options)
+
+
+def test_an_empty_folder_that_the_table_has_nothing_of_is_no_error(files: Path, index: Index, tmp_path: Path) -> None:
+    index(files)
+    (tmp_path / "empty").mkdir()
+    summary = index(tmp_path / "empty")
+    assert (counts(summary), summary.partial) == ((0, 0, 0, 0), False)
+
+
+def test_a_folder_that_cannot_be_listed_is_told_and_keeps_what_the_table_has(
+    files: Path, index: Index, tmp_path: Path, lock: Callable[[Path], None]
+) -> None:
+    index(files)
+    before = rows(tmp_path)
+    lock(files)
+    for options in ({}, {"force_empty": True}, {"include": ("*.md",)}):
+        with pytest.raises(lancelot.LancelotError, match=f"{files} was not indexed, since the folder cannot be listed"):
+            index(files, **options)
+    assert rows(tmp_path) == before
+
+
+@pytest.mark.parametrize("force_empty", [False, True])
+def test_files_of_a_part_that_cannot_be_listed_stay_in_the_table_and_it_is_told(
+    files: Path, index: Index, tmp_path: Path, lock: Callable[[Path], None], *, force_empty: bool
+) -> None:
+    assert not index(files).partial
+    lock(files / "notes")
+    (files / "guide.md").unlink()
+    (files / "new.md").write_text("New.\n", encoding="utf-8")
+    summary = index(files, force_empty=force_empty)
+    assert (counts(summary), summary.partial) == ((1, 0, 0, 1), True)
+    assert summary.failed == {str(files / "notes"): "the folder cannot be listed (Permission denied)"}
+    assert "note: Not all of the folder could be looked at: what the table holds of the rest stays." in (
+        lancelot.index_lines(summary)
+    )
+    assert {row["file_name"] for row in rows(tmp_path)} == {"new.md", "plan.txt", "brew.py"}
+
+
+def test_an_emptied_folder_with_a_part_that_cannot_be_listed_keeps_all(
+    files: Path, index: Index, tmp_path: Path, lock: Callable[[Path], None]
+) -> None:
+    index(files)
+    lock(files / "notes")
+    (files / "guide.md").unlink()
+    with pytest.raises(lancelot.LancelotError, match="holds 3 files of it, which stay there"):
+        index(files)
+    assert counts(index(files, force_empty=True)) == (0, 0, 0, 1)
+    assert {row["file_name"] for row in rows(tmp_path)} == {"plan.txt", "brew.py"}
+
+
+def test_a_folder_that_goes_away_while_it_is_read_is_told(
+    files: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(files)
+    before = rows(tmp_path)
+    find = lancelot.FileFinder.find
+
+    def find_and_lose(finder: lancelot.FileFinder) -> lancelot.Listing:
+        listing = find(finder)
+        files.rename(tmp_path / "elsewhere")
+        files.mkdir()  # as where a disk was mounted
+        return listing
+
+    monkeypatch.setattr(lancelot.FileFinder, "find", find_and_lose)
+    summary = index(files)
+    assert (counts(summary), len(summary.failed), summary.partial) == ((0, 0, 0, 0), 3, True)
+    assert rows(tmp_path) == before
+
+
+def test_a_folder_that_is_gone_is_refused_and_can_be_forgotten(files: Path, index: Index, tmp_path: Path) -> None:
+    index(files)
+    files.rename(tmp_path / "renamed")
+    with pytest.raises(lancelot.LancelotError) as refused:
+        index(files)
+    assert str(refused.value) == (
+        f"The folder {files} cannot be opened (No such file or directory); the table documents keeps 3 files of it. "
+        f"If it was renamed or deleted, `lancelot index --forget {files}` takes them out."
+    )
+    index(tmp_path / "renamed")
+    index(tmp_path / "renamed" / "notes")
+    files.symlink_to(tmp_path / "renamed")
+    request = lancelot.IndexRequest(files, tmp_path / "db", "documents")
+    chunks = lancelot.index_object(index(tmp_path / "renamed"))["totalChunks"]
+    assert lancelot.forget_folder(dataclasses.replace(request, dry_run=True)) == (3, chunks)
+    assert lancelot.forget_folder(request) == (3, chunks)
+    assert {Path(row["chunkSource"]).parts[len(files.parent.parts)] for row in rows(tmp_path)} == {"renamed"}
+    # Nothing is left under that name, which is a link to the other one now.
+    assert lancelot.forget_folder(dataclasses.replace(request, folder=files / ".." / "files" / "notes")) == (2, 2)
+    assert {row["file_name"] for row in rows(tmp_path)} == {"guide.md"}
+
+
+def test_to_forget_what_the_table_does_not_hold_is_an_error_that_makes_nothing(
+    files: Path, index: Index, tmp_path: Path
+) -> None:
+    request = lancelot.IndexRequest(tmp_path / "fil", tmp_path / "db", "documents")
+    with pytest.raises(lancelot.LancelotError, match=f"holds nothing of {tmp_path / 'fil'}\\."):
+        lancelot.forget_folder(request)
+    assert not (tmp_path / "db").exists()
+    index(files)
+    with pytest.raises(lancelot.LancelotError, match="`lancelot files` lists what it holds"):
+        lancelot.forget_folder(request)
+    with lancelot.write_lock(tmp_path / "db"), pytest.raises(lancelot.LancelotError, match="Another run of"):
+        lancelot.forget_folder(dataclasses.replace(request, folder=files))
+    assert len({row["file_name"] for row in rows(tmp_path)}) == 3
+
+
+def test_what_is_forgotten_may_be_all_that_had_no_vector(
+    files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
+) -> None:
+    index(files / "notes", OPENAI_BASE_URL=embedding_server(), EMBEDDING_MODEL="hash-embedder-384")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "more.md").write_text("More.\n", encoding="utf-8")
+    index(tmp_path / "more")
+
+    def complete() -> bytes:
+        return open_table(tmp_path).schema.field("vector").metadata[b"embedding_complete"]
+
+    assert complete() == b"no"
+    lancelot.forget_folder(lancelot.IndexRequest(tmp_path / "more", tmp_path / "db", "documents"))
+    assert complete() == b"yes"
 
 
 # The table
