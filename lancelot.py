@@ -2587,7 +2587,7 @@ def _float_condition(column: Column, kind: pa.DataType, operator: str, operand: 
 def _read_ticks(column: Column, ticks: Ticks, operator: str, operand: Any) -> Fraction:
     try:
         return ticks.read(operand)
-    except (ValueError, TypeError, AttributeError, ArithmeticError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, ArithmeticError, KeyError, OSError) as error:
         raise _wrong_value(column, operator, operand, ticks.allowed) from error
 
 
@@ -2659,6 +2659,13 @@ def _read_zone(name: str) -> dt.tzinfo:
     return zoneinfo.ZoneInfo(name)
 
 
+def _is_plain_timestamp(kind: Any) -> bool:
+    """Whether the type is a timestamp whose zone, any text of its writer, can stand in an expression."""
+    import pyarrow.types as kinds
+
+    return kinds.is_timestamp(kind) and re.fullmatch(r"[A-Za-z0-9_+:/-]{0,64}", kind.tz or "") is not None
+
+
 def _timestamp_ticks(kind: Any) -> Ticks:
     unit, per_second = _UNITS[kind.unit]
     zone = f'Some("{kind.tz}")' if kind.tz else "None"
@@ -2708,14 +2715,14 @@ def _duration_ticks(kind: Any) -> Ticks:
 
 @functools.lru_cache(maxsize=64)
 def ticks_of(kind: Any) -> Ticks | None:
-    """The ticks of an integer, decimal, date, time, timestamp or duration type; None for every other."""
+    """The ticks of an integer, decimal, date, time, timestamp or duration type; None for every other type."""
     import pyarrow.types as kinds
 
     makers: dict[Callable[[Any], Any], Callable[[Any], Ticks]] = {
         kinds.is_integer: _integer_ticks,
         kinds.is_decimal: _decimal_ticks,
         kinds.is_date: _date_ticks,
-        kinds.is_timestamp: _timestamp_ticks,
+        _is_plain_timestamp: _timestamp_ticks,
         kinds.is_time: _time_ticks,
         kinds.is_duration: _duration_ticks,
     }
@@ -2724,7 +2731,7 @@ def ticks_of(kind: Any) -> Ticks | None:
 
 def _only_existence(column: Column, kind: pa.DataType) -> LancelotError:
     return LancelotError(
-        f"The column {column.name} holds {kind}, which only `exists` can be asked of.",
+        f"The column {column.name} holds {_shown_name(str(kind))}, which only `exists` can be asked of.",
         f"Filter by {f'a key of its JSON, as in {column.name}.KEY' if _is_json(kind) else 'another column'}.",
     )
 
@@ -2815,16 +2822,10 @@ def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -
     return build(column, kind, operator, operand)
 
 
-def _refuse_inverted(name: str, kind: pa.DataType | None, operands: Mapping[str, Any]) -> None:
-    """A range whose lower end is above its upper one is a mistake of the caller, not an empty result.
-
-    Without a type, inside JSON, the ends are compared as they are.
-    """
-    ticks = kind and ticks_of(kind)
+def _refuse_inverted(name: str, operands: Mapping[str, Any], read: Callable[[Any], Any]) -> None:
+    """A range whose lower end is above its upper one is a mistake of the caller, not an empty result."""
     lows = [operands[operator] for operator in ("gt", "gte") if operator in operands]
     highs = [operands[operator] for operator in ("lt", "lte") if operator in operands]
-    as_it_is: Callable[[Any], Any] = str if kind and _is_string(kind) else _read_float if kind else lambda end: end
-    read = ticks.read if ticks else as_it_is
     if any(read(low) > read(high) for low in lows for high in highs):
         raise LancelotError(
             f"The filter on {_shown_name(name)} asks for a range that ends before it begins.",
@@ -2842,6 +2843,10 @@ def _json_value(text: Any, keys: Sequence[str]) -> Any:
     if isinstance(value, Mapping) and whole in value:
         return value[whole]
     return _value_at(value, keys)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_there(value: Any) -> bool:
@@ -2873,7 +2878,100 @@ def _meets(value: Any, operator: str, operand: Any) -> bool:
     return comparable and bool(_COMPARE[operator](value, operand))
 
 
-def _json_predicate(table: Any, column: Column, operands: Mapping[str, Any]) -> str:
+_DATE = re.compile(
+    r"(?:(?P<year>\d{4})(?:[-/.](?P<month>\d\d?)(?:[-/.](?P<day>\d\d?))?)?"
+    r"|(?P<one>\d\d?)(?P<mark>[-/.])(?P<two>\d\d?)(?P=mark)(?P<last>\d{4}))"
+    r"(?:,?[T\s]\s*(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?"
+    r"(?:\s*(?P<half>[AP])\.?M\.?)?\s*(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?)?",
+    re.IGNORECASE,
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_date(text: str, *, day_first: bool = False) -> tuple[int, ...]:
+    """A date as numbers from the year on, as far as the text goes; () for what is no date.
+
+    Dates are read as ISO 8601 has them and as JavaScript's toLocaleString writes them in many countries, which is what
+    AnythingLLM stores: `8/15/2026, 1:02:03 AM`. Where a zone is named, the numbers are of UTC.
+    """
+    found = _DATE.fullmatch(text.strip())
+    if found is None:
+        return ()
+    part = found.groupdict("0")
+    before = ("two", "one") if day_first or part["mark"] == "." else ("one", "two")
+    names = ("last", *before) if found["last"] else ("year", "month", "day")
+    date = tuple(int(part[name]) for name in names if found[name])
+    year, month, day = (*date, 1, 1)[:3]
+    hour = int(part["hour"]) % 12 + 12 * (part["half"] in "Pp") if found["half"] else int(part["hour"])
+    micro = int(f"{part['fraction']:0<6}"[:6])
+    try:
+        moment = dt.datetime(year, month, day, hour, int(part["minute"]), int(part["second"]), micro, dt.timezone.utc)
+        if found["zone"]:
+            moment = moment.replace(tzinfo=_read_zone(found["zone"])).astimezone(dt.timezone.utc)
+    except (ValueError, OverflowError):
+        return ()
+    return (*moment.timetuple()[:6], moment.microsecond) if found["hour"] else date
+
+
+def _values(table: Any, column: Column) -> Iterator[tuple[Any, int]]:
+    """The values of a column, or at a path in its JSON, with their rows; a row whose column is NULL has none."""
+    with engine_errors("read the metadata"):
+        query = table.search().where(f"{column.sql} IS NOT NULL").select(_selection(column)).with_row_id(True)
+        for batch in query.to_batches(SCAN_BATCH):
+            values = batch.column(0).to_pylist()
+            values = [_json_value(text, column.keys) for text in values] if column.keys else values
+            yield from zip(values, batch.column("_rowid").to_pylist(), strict=True)
+
+
+def _day_comes_first(table: Any, column: Column, operands: Mapping[str, Any]) -> bool | None:
+    """Whether the dates of a column of text have the day before the month; None where they are to be compared as text.
+
+    They are compared as dates where every text of the column reads as one. Where all read in both orders, the month comes
+    first, as in the United States. LancelotError where an order is asked for that text cannot have.
+    """
+    ends = [end for operator, end in operands.items() if operator in COMPARISONS and _is_text(end)]
+    equal = [operands.get("eq"), operands.get("ne"), *(operands["in"] if isinstance(operands.get("in"), list) else ())]
+    if not ends and not any(map(_read_date, filter(_is_text, equal))):
+        return None
+    readings: list[bool] = []
+    for text in (value for value, _ in _values(table, column) if _is_text(value)):
+        readings = [order for order in readings or (False, True) if len(_read_date(text, day_first=order)) > 1]
+        if not readings:
+            day = next((end for end in ends if len(_read_date(end) or _read_date(end, day_first=True)) > 1), None)
+            if day is None:
+                return None
+            raise LancelotError(
+                f'The column {column.name} holds "{_shown_name(text)}", which is no date to compare with {_shown_name(day)}.',
+                "Filter it by eq, in or contains, or filter another column.",
+            )
+    return readings[0] if readings else None
+
+
+def _meets_date(value: Any, operator: str, wanted: Any, dates: Sequence[tuple[int, ...]], *, day_first: bool) -> bool:
+    """As `_meets`, of a date in a text, compared as far as the one asked for goes: a day is equal to its every hour."""
+    date = _read_date(value, day_first=day_first) if _is_text(value) else ()
+    if operator in COMPARISONS:
+        return bool(date) and _COMPARE[operator](date[: len(dates[0])], dates[0])
+    same = _typed(value) in wanted or any(date[: len(one)] == one for one in dates)
+    return _is_there(value) and same != (operator == "ne")
+
+
+def _tests(column: Column, operands: Mapping[str, Any], *, day_first: bool | None) -> Iterator[Callable[[Any], bool]]:
+    """For each condition whether a value meets it; `day_first` says how its texts are read as dates, None that they are none."""
+    for operator, operand in operands.items():
+        every = operand if operator == "in" else [operand]
+        wanted = {_typed(one) for one in every} if operator in ("eq", "ne", "in") else operand
+        if day_first is None or operator in ("contains", "exists"):
+            yield functools.partial(_meets, operator=operator, operand=wanted)
+            continue
+        dates = [date for one in every if _is_text(one) and (date := _read_date(one, day_first=day_first))]
+        if operator in COMPARISONS and not dates:
+            raise _wrong_value(column, operator, operand, "a date such as 2024-05-31")
+        yield functools.partial(_meets_date, operator=operator, wanted=wanted, dates=dates, day_first=day_first)
+
+
+def _value_predicate(table: Any, column: Column, operands: Mapping[str, Any], *, day_first: bool | None = None) -> str:
+    """Conditions that the engine cannot tell, of values in JSON or of dates in text: the column is read for its rows."""
     for operator, operand in operands.items():
         if operator == "in" and not isinstance(operand, list):
             raise _wrong_value(column, operator, operand, "a list of values")
@@ -2883,23 +2981,18 @@ def _json_predicate(table: Any, column: Column, operands: Mapping[str, Any]) -> 
             raise _wrong_value(column, operator, operand, "a number or text")
         if operator == "contains" and isinstance(operand, str):
             _contained_text(column, operand)
+    tests = list(_tests(column, operands, day_first=day_first))
     bounds = {operator: operand for operator, operand in operands.items() if operator in COMPARISONS}
-    if len({_json_type(bound) for bound in bounds.values()}) == 1:
-        _refuse_inverted(column.name, None, bounds)
-    wanted = {
-        operator: {_typed(one) for one in (operand if operator == "in" else [operand])}
-        if operator in ("eq", "ne", "in")
-        else operand
-        for operator, operand in operands.items()
-    }
+    if day_first is not None:
+        read = functools.partial(_read_date, day_first=day_first)
+        shortest = min(map(len, map(read, bounds.values())), default=0)
+        _refuse_inverted(column.name, bounds, lambda end: read(end)[:shortest])
+    elif len({_json_type(bound) for bound in bounds.values()}) == 1:
+        _refuse_inverted(column.name, bounds, lambda end: end)
     met: list[int] = []
     missed: list[int] = []
-    with engine_errors("read the metadata"):
-        query = table.search().where(f"{column.sql} IS NOT NULL").select(_selection(column)).with_row_id(True)
-        for batch in query.to_batches(SCAN_BATCH):
-            values = [_json_value(text, column.keys) for text in batch.column(0).to_pylist()]
-            for value, number in zip(values, batch.column("_rowid").to_pylist(), strict=True):
-                (met if all(_meets(value, *one) for one in wanted.items()) else missed).append(number)
+    for value, number in _values(table, column):
+        (met if all(test(value) for test in tests) else missed).append(number)
     absent = f" OR {column.sql} IS NULL" if operands == {"exists": False} else ""
     if len(missed) < len(met):  # the shorter list is read faster
         left_out = f" AND _rowid NOT IN ({', '.join(map(str, missed))})" if missed else ""
@@ -2910,10 +3003,12 @@ def _json_predicate(table: Any, column: Column, operands: Mapping[str, Any]) -> 
 def _column_predicate(table: Any, schema: pa.Schema, name: str, wanted: Any) -> str:
     column, kind = resolve_column(schema, name)
     operands = _operands(name, wanted)
-    if column.keys:
-        return _json_predicate(table, column, operands)
-    parts = [_condition(column, cast("pa.DataType", kind), operator, operand) for operator, operand in operands.items()]
-    _refuse_inverted(name, cast("pa.DataType", kind), operands)
+    day_first = _day_comes_first(table, column, operands) if kind is None or _is_string(kind) else None
+    if kind is None or day_first is not None:
+        return _value_predicate(table, column, operands, day_first=day_first)
+    parts = [_condition(column, kind, operator, operand) for operator, operand in operands.items()]
+    ticks = ticks_of(kind)
+    _refuse_inverted(name, operands, ticks.read if ticks else str if _is_string(kind) else _read_float)
     return " AND ".join(f"({part})" for part in parts)
 
 
@@ -2945,7 +3040,8 @@ def _members(part: Any, *, depth: int = 0) -> Iterator[tuple[str, Any]]:
 def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any] | None) -> str | None:
     """The predicate that keeps the rows which meet every condition; None for none.
 
-    A condition on a value inside a JSON string is met by reading that column; its rows are passed on by number.
+    A condition on a value inside a JSON string, or on dates that are text, is met by reading that column; its rows are
+    passed on by number.
     """
     if conditions is None:
         return None
@@ -3144,10 +3240,6 @@ def read_rows(scope: Scope, numbers: Sequence[int]) -> list[Row]:
         row.number: row for batch in scope.only(numbers).batches(scope.layout.fetched) for row in _to_rows(batch)
     }
     return [by_number[number] for number in numbers if number in by_number]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def rows_without_text(scope: Scope, numbers: Sequence[int]) -> set[int]:
@@ -3412,7 +3504,7 @@ def source_rows(scope: Scope, number: int) -> list[int]:
     if row is None or column is None:
         return [number]
     source, same = first_value(row, layout.source), {"eq": column.value(row.values)}
-    where = _json_predicate(scope.table, column, same) if column.keys else f"{column.sql} = {quote_text(same['eq'])}"
+    where = _value_predicate(scope.table, column, same) if column.keys else f"{column.sql} = {quote_text(same['eq'])}"
     wanted = list(dict.fromkeys(column.path[0] for column in (*layout.source, *layout.order)))
     found: list[tuple[float, int]] = []
     for batch in Scope(scope.table, layout, Scope(scope.table, layout, where).with_text).batches(wanted):

@@ -410,6 +410,125 @@ def test_a_long_name_in_a_filter_is_not_repeated_whole(
     assert len(str(caught.value)) < 1500
 
 
+@pytest.mark.parametrize("zone", ["x'); DROP TABLE t --", "UTC\"))') OR (1=1", "Z" * 5000, " "])
+def test_a_zone_that_is_no_name_is_not_written_into_a_condition(tmp_path: Path, zone: str) -> None:
+    import lancedb
+    import pyarrow as pa
+
+    columns = {"when": pa.array([0, None], pa.timestamp("us", zone)), "text": ["a", "b"]}
+    table = lancedb.connect(tmp_path / "db").create_table("t", pa.table(columns))
+    for condition in ({"gte": "1970-01-01T00:00:00Z"}, "1970-01-01T00:00:00Z", ["1970-01-01"]):
+        with pytest.raises(lancelot.LancelotError, match="which only `exists` can be asked of"):
+            chosen(table, {"when": condition})
+    assert chosen(table, {"when": {"exists": True}}) == [0]
+
+
+def test_a_zone_that_is_not_known_needs_an_offset_in_the_condition(tmp_path: Path) -> None:
+    import lancedb
+    import pyarrow as pa
+
+    for name in ("Europe", "Nowhere/Else"):
+        columns = {"when": pa.array([0, None], pa.timestamp("us", name)), "text": ["a", "b"]}
+        table = lancedb.connect(tmp_path / name).create_table("t", pa.table(columns))
+        assert chosen(table, {"when": {"gte": "1970-01-01T00:00:00Z"}}) == [0]
+        with pytest.raises(lancelot.LancelotError, match="which is not a time such as"):
+            chosen(table, {"when": {"gte": "1970-01-01"}})
+
+
+AUGUST = [f"8/{day}/2026, {hour}:02:03\u202f{half}" for day in (1, 9, 15, 21) for hour, half in ((1, "AM"), (12, "PM"))]
+
+
+def dates_table(folder: Path, texts: list[str | None]) -> Any:
+    import lancedb
+    import pyarrow as pa
+
+    inside = [None if text is None else json.dumps({"at": text, "n": 1}) for text in texts]
+    columns = {"published": pa.array(texts, pa.string()), "metadata": pa.array(inside, pa.string())}
+    return lancedb.connect(folder / "db").create_table("t", pa.table(columns))
+
+
+@pytest.mark.parametrize("column", ["published", "metadata.at"])
+@pytest.mark.parametrize(
+    ("condition", "days"),
+    [
+        ({"gte": "2026-08-15"}, [4, 5, 6, 7]),
+        ({"gt": "2026-08-15"}, [6, 7]),
+        ({"lt": "2026-08-15"}, [0, 1, 2, 3]),
+        ({"lte": "2026-08-15"}, [0, 1, 2, 3, 4, 5]),
+        ({"gte": "8/9/2026", "lt": "8/21/2026"}, [2, 3, 4, 5]),
+        ({"gte": "2026-08-15T12:00:00Z"}, [5, 6, 7]),
+        ({"gte": "2026-08-15T14:30+02:00"}, [6, 7]),
+        ({"gte": "8/15/2026, 1:02:03 AM"}, [4, 5, 6, 7]),
+        ({"gt": "8/15/2026, 1:02:03 AM"}, [5, 6, 7]),
+        ({"gte": "2026-08"}, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ({"gt": "2026"}, []),
+        ({"gte": "2026-08-09", "lte": "2026-08"}, [2, 3, 4, 5, 6, 7]),
+        ("2026-08-15", [4, 5]),
+        ({"ne": "2026-08-15"}, [0, 1, 2, 3, 6, 7]),
+        (["2026-08-01", "8/21/2026"], [0, 1, 6, 7]),
+        ({"gte": "2026-08-15", "contains": "12:02"}, [5, 7]),
+    ],
+)
+def test_text_that_is_dates_is_compared_as_dates(tmp_path: Path, column: str, condition: Any, days: list[int]) -> None:
+    assert chosen(dates_table(tmp_path, AUGUST), {column: condition}) == days
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["2026-02-03", "2026-02-03T10:00:00Z", "2026-02-03T11:30:00.5+01:00", "2026-12-01 10:00"],
+        ["31.1.2026, 10:00:00", "1.2.2026", "02.02.2026, 09:00"],
+        ["13/01/2026, 10:00:00", "12/02/2026", "01/03/2026 1:00 pm"],
+        ["1/13/2026", "2/12/2026", "12/01/2026"],
+        ["2026/1/31", "2026/2/1", "2026/10/01 01:02:03"],
+        ["1/2/2026", "1/10/2026", "2/1/2026", None, "", " "],
+    ],
+)
+def test_day_and_month_are_read_in_the_order_in_which_every_text_is_a_date(
+    tmp_path: Path, texts: list[str | None]
+) -> None:
+    table = dates_table(tmp_path, texts)
+    dates = [text for text in texts if text and text.strip()]
+    for place, text in enumerate(dates[1:], 1):
+        assert chosen(table, {"published": {"gte": text}}) == list(range(place, len(dates))), text
+        assert chosen(table, {"published": {"lt": text, "exists": True}}) == list(range(place)), text
+    with pytest.raises(lancelot.LancelotError, match='next week", which is not a date such as'):
+        chosen(table, {"published": {"gte": "next week"}})
+
+
+@pytest.mark.parametrize(
+    "texts", [["13/01/2026", "01/13/2026"], ["2026-02-03", "soon"], ["2026-02-30", "2026-02-03"], ["10:00"]]
+)
+def test_text_of_which_one_is_no_date_is_not_compared_with_a_date(tmp_path: Path, texts: list[str]) -> None:
+    table = dates_table(tmp_path, [*texts])
+    with pytest.raises(lancelot.LancelotError, match=r'holds ".+", which is no date to compare with 2026-02-01\.'):
+        chosen(table, {"published": {"gte": "2026-02-01"}})
+
+
+def test_text_that_is_no_dates_is_compared_as_text(tmp_path: Path) -> None:
+    table = dates_table(tmp_path, ["2026", "alpha", None, "", "2026-01-01"])
+    assert chosen(table, {"published": {"gte": "2026"}}) == [0, 1, 4]
+    assert chosen(table, {"published": "2026-01-01"}) == [4]
+    assert chosen(table, {"metadata.at": {"lt": "b"}}) == [0, 1, 3, 4]
+    nothing = dates_table(tmp_path / "other", [None, "", " "])
+    assert chosen(nothing, {"published": {"gte": "2026-01-01"}}) == []
+
+
+def test_a_range_of_dates_that_ends_before_it_begins_is_refused_by_its_dates(tmp_path: Path) -> None:
+    table = dates_table(tmp_path, AUGUST)
+    with pytest.raises(lancelot.LancelotError, match="ends before it begins"):
+        chosen(table, {"published": {"gte": "8/15/2026", "lt": "8/9/2026"}})
+
+
+def test_the_dates_that_anythingllm_writes_are_filtered_by_day(make_searcher: Callable[..., lancelot.Searcher]) -> None:
+    table = make_searcher(LANCEDB_PATH=DATABASES / "anythingllm").store.open("python-peps")
+    rows = table.search().select(["published"]).limit(1000).with_row_id(True).to_arrow().to_pylist()
+    for operator in ("gte", "gt", "lte", "lt", "eq"):
+        wanted = sorted(row["_rowid"] for row in rows if COMPARE[operator](int(row["published"].split("/")[1]), 15))
+        assert 0 < len(wanted) < len(rows)
+        assert chosen(table, {"published": {operator: "2026-08-15"}}) == wanted
+
+
 def test_an_element_of_a_list_of_floats_is_found_in_the_precision_of_the_list(tmp_path: Path) -> None:
     import lancedb
     import pyarrow as pa
