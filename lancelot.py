@@ -11168,6 +11168,11 @@ def command_cache(session: Session) -> int:
 # --- init
 
 
+def _is_interactive(session: Session) -> bool:
+    options = session.arguments
+    return sys.stdin.isatty() and not options.yes and not options.api_key_stdin
+
+
 def _input_ended() -> LancelotError:
     return LancelotError("The input ended before every question was answered.", "Nothing was stored.")
 
@@ -11194,13 +11199,60 @@ def _no_server(stored: str) -> str:
     return "blank to keep it, - for OpenAI or none" if stored else "blank for OpenAI or none"
 
 
+def _this_machine(session: Session) -> Machine:
+    return Machine(this_system(), session.environ, Path.cwd())
+
+
+def _is_found(client: Client, machine: Machine, scope: FileScope) -> bool:
+    """Whether the client has files of this scope, and has been used here: on this machine or in this project."""
+    paths = client_paths(client, machine, scope)
+    return bool(paths) and (is_installed(client, machine) or (scope == "project" and paths[0].exists()))
+
+
+def _named_clients(session: Session) -> list[Client]:
+    """The clients of `--client`; with `all` those that are found on this machine and have files of this scope."""
+    if not session.arguments.client:
+        raise LancelotError(
+            "--scope, --remove and --dry-run are about the files of clients.", "Say which: --client NAME."
+        )
+    machine, scope = _this_machine(session), session.arguments.scope
+    chosen = [client for client in CLIENTS if client.name in session.arguments.client]
+    if missing := [client.name for client in chosen if not client_paths(client, machine, scope)]:
+        able = listed(client.name for client in CLIENTS if client.project)
+        raise LancelotError(
+            f"{listed(missing)} has no file of a project.", f"Leave --scope out; these have one: {able}."
+        )
+    if "all" in session.arguments.client:
+        chosen = [client for client in CLIENTS if client in chosen or _is_found(client, machine, scope)]
+    if not chosen:
+        raise LancelotError(
+            "No client was found on this machine.",
+            f"Name one: {listed(one.name for one in CLIENTS)}; or leave --client out, for lines to give to another.",
+        )
+    return chosen
+
+
+def _project_path(session: Session) -> str:
+    """The folder that an entry of this project names, or "". An address is not taken from a file that others may write."""
+    for client in _named_clients(session) if session.arguments.scope == "project" else ():
+        for path in client_paths(client, _this_machine(session), "project"):
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                variables = (entry_in(client, _read_bytes(path)) or {}).get("env")
+                folder = variables.get("LANCEDB_PATH") if isinstance(variables, dict) else None
+                if isinstance(folder, str) and folder.strip() and not is_address(folder):
+                    return folder
+    return ""
+
+
 def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
     """The answers to store, by variable name; "" takes a stored one out."""
     options, settings = session.arguments, session.settings
     found = anythingllm_folder(session.environ)
     if found and not options.path:
         say(f"AnythingLLM's folder was found: {found}")
-    suggested = options.path or settings.path or (str(found) if found else "")
+    suggested = settings.path or (str(found) if found else "")
+    if settings.origins["LANCEDB_PATH"] != "environment":
+        suggested = _project_path(session) or suggested
     answer = _ask("LanceDB folder", suggested) if interactive and not options.path else suggested
     path = _checked_answer("folder", answer, read_path)
     base_url = options.base_url
@@ -11252,11 +11304,13 @@ def _report_folder(settings: Settings, *, must_work: bool) -> None:
         say("warning: there is nothing to search in it yet; a LanceDB folder holds folders that end in .lance.")
 
 
-def _store_answers(settings: Settings, values: Mapping[str, str], key: str, *, interactive: bool) -> None:
+def _store_answers(session: Session, settings: Settings, values: Mapping[str, str], key: str) -> None:
+    """Stores the key, and the rest but for what belongs to a project, whose entry holds it."""
+    interactive = _is_interactive(session)
     try:
         plain = {name: value if _without_password(value) == value else "" for name, value in values.items()}
-        path = store_settings(settings.config_dir, plain)
-        say(f"Stored: {path}")
+        if session.arguments.scope == "user":
+            say(f"Stored: {store_settings(settings.config_dir, plain)}")
         for name in (name for name, value in values.items() if value != plain[name]):
             say(f"{name} holds a password, so it was used and not stored: a client that starts the server must set it.")
         host = key_name(settings.endpoint)
@@ -11280,9 +11334,14 @@ def _store_answers(settings: Settings, values: Mapping[str, str], key: str, *, i
 
 def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, str]:
     """What a client must set for the server, once these answers are stored."""
-    known = read_stored(session.settings.config_dir)[0] | dict(values)
+    known = read_stored(session.settings.config_dir)[0]
     # A name that was just asked for is stored or was taken out: this environment does not come before that.
-    return client_variables({name: value for name, value in session.environ.items() if name not in values}, known)
+    environ = {name: value for name, value in session.environ.items() if name not in values}
+    if session.arguments.scope == "user":
+        return client_variables(environ, known | dict(values))
+    # All of it, since what the account has stored may become another project's; OpenAI is named where it has a server.
+    own = {"OPENAI_BASE_URL": OPENAI_URL} if "OPENAI_BASE_URL" in known else {}
+    return client_variables(environ | own | {name: value for name, value in values.items() if value}, {})
 
 
 def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
@@ -11301,35 +11360,6 @@ def _print_client_entries(command: Sequence[str], variables: Mapping[str, str]) 
         if client.link:
             say(f"\nFor {client.title}, to be opened in a browser:\n\n{client.install_link(command, variables)}")
     say("\nOr let `init --client NAME` write it into the file of your client.")
-
-
-def _this_machine(session: Session) -> Machine:
-    return Machine(this_system(), session.environ, Path.cwd())
-
-
-def _is_found(client: Client, machine: Machine, scope: FileScope) -> bool:
-    """Whether the client has files of this scope, and has been used here: on this machine or in this project."""
-    paths = client_paths(client, machine, scope)
-    return bool(paths) and (is_installed(client, machine) or (scope == "project" and paths[0].exists()))
-
-
-def _named_clients(session: Session) -> list[Client]:
-    """The clients of `--client`; with `all` those that are found on this machine and have files of this scope."""
-    machine, scope = _this_machine(session), session.arguments.scope
-    chosen = [client for client in CLIENTS if client.name in session.arguments.client]
-    if missing := [client.name for client in chosen if not client_paths(client, machine, scope)]:
-        able = listed(client.name for client in CLIENTS if client.project)
-        raise LancelotError(
-            f"{listed(missing)} has no file of a project.", f"Leave --scope out; these have one: {able}."
-        )
-    if "all" in session.arguments.client:
-        chosen = [client for client in CLIENTS if client in chosen or _is_found(client, machine, scope)]
-    if not chosen:
-        raise LancelotError(
-            "No client was found on this machine.",
-            f"Name one: {listed(one.name for one in CLIENTS)}; or leave --client out, for lines to give to another.",
-        )
-    return chosen
 
 
 def _say_edit(client: Client, edit: FileEdit, *, dry_run: bool) -> None:
@@ -11457,8 +11487,6 @@ def _forget_stored(session: Session) -> int:
 
 def _edit_without_asking(session: Session) -> int:
     """`--remove` and `--dry-run`: nothing is stored, and the files of clients alone are looked at."""
-    if not session.arguments.client:
-        raise LancelotError("--remove and --dry-run are about the files of clients.", "Say which: --client NAME.")
     if session.arguments.remove:
         return _edit_clients(session, plan_removal)[1]
     return _write_clients(session, _ask_settings(session, interactive=False), "")
@@ -11483,9 +11511,9 @@ def command_init(session: Session) -> int:
         return _forget_stored(session)
     if options.remove or options.dry_run:
         return _edit_without_asking(session)
-    if options.client:
+    if options.client or options.scope == "project":
         _named_clients(session)  # what is wrong with the names is said before anything is asked
-    interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
+    interactive = _is_interactive(session)
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
     failed = _report_machine(session)
@@ -11501,7 +11529,7 @@ def command_init(session: Session) -> int:
     if key and any(check.refused for check in checks) and find_key(replace(trial, api_key=None)).key:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""
-    _store_answers(trial, values, key, interactive=interactive)
+    _store_answers(session, trial, values, key)
     if options.client:
         return _write_clients(session, values, key) or failed
     _print_client_entries(session.command, _entry_variables(session, values))

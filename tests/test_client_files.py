@@ -777,6 +777,85 @@ def test_a_project_gets_its_own_file(init: Callable[..., Ended], tmp_path: Path)
     assert "windsurf has no file of a project" in refused.err
 
 
+def test_each_project_has_its_own_folder_and_the_settings_of_the_account_stay(
+    init: Callable[..., Ended],
+    config_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_table: Callable[..., Path],
+) -> None:
+    stored = make(config_dir / "settings.json", json.dumps({"LANCEDB_PATH": FOLDER, "EMBEDDING_MODEL": "m"}))
+    names = ("claude-code", "cursor", "vscode", "codex", "gemini")
+    clients = [word for name in names for word in ("--client", name)]
+    folders, before = {}, {}
+    for name in ("one", "two"):
+        folders[name] = make_table({"text": [name]}, folder=f"db of {name}")
+        for file in PROJECT_FILES.values():
+            text = "# mine\n" if file.endswith(".toml") else '{"other": 1}'
+            before[name, file] = make(tmp_path / name / file, text)
+        monkeypatch.chdir(tmp_path / name)
+        ended = init("--path", str(folders[name]), "--yes", *clients, "--scope", "project")
+        assert (ended.code, ended.err) == (0, "")
+        assert "Stored" not in ended.out
+    assert (config_dir / "settings.json").read_bytes() == stored
+    for name, folder in folders.items():
+        for client in map(client_of, names):
+            entry = lancelot.entry_in(client, (tmp_path / name / PROJECT_FILES[client.name]).read_bytes()) or {}
+            assert entry["env"] == {"LANCEDB_PATH": str(folder), "EMBEDDING_MODEL": "m"}
+            assert lancelot.load_settings(entry["env"], config_dir).path == str(folder)
+        monkeypatch.chdir(tmp_path / name)
+        # Without --path it is the folder that the project has, not that of the account.
+        again = init("--yes", *clients, "--scope", "project")
+        assert again.out.count("nothing to change in") == len(names)
+        assert init(*clients, "--scope", "project", "--remove").code == 0
+    assert {(name, file): (tmp_path / name / file).read_bytes() for name, file in before} == before
+    assert (config_dir / "settings.json").read_bytes() == stored
+
+
+def test_what_the_account_has_stored_does_not_reach_into_a_project(
+    init: Callable[..., Ended], config_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(config_dir / "settings.json", json.dumps({"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}))
+    monkeypatch.setenv("LANCEDB_TABLE", "letters")
+    words = ("--path", FOLDER, "--yes", "--client", "claude-code", "--scope", "project")
+
+    def variables() -> dict[str, str]:
+        entry = lancelot.entry_in(client_of("claude-code"), (tmp_path / "project" / ".mcp.json").read_bytes()) or {}
+        return dict(entry["env"])
+
+    init(*words)
+    own = {"LANCEDB_PATH": FOLDER, "LANCEDB_TABLE": "letters"}
+    assert variables() == own | {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}
+    init(*words, "--base-url", "")
+    assert variables() == own | {"OPENAI_BASE_URL": lancelot.OPENAI_URL}
+    ended = init(*words, "--base-url", "http://me:secret@127.0.0.1:1/v1")
+    assert "OPENAI_BASE_URL holds a password, so it was used and not stored" in ended.out
+    assert "secret" not in str(variables())
+
+
+def test_a_key_given_for_a_project_is_kept_with_the_keys_and_no_setting_is_stored(
+    init: Callable[..., Ended], config_dir: Path, tmp_path: Path
+) -> None:
+    words = ("--path", FOLDER, "--client", "claude-code", "--scope", "project", "--base-url", "http://127.0.0.1:1/v1")
+    ended = init(*words, "--api-key-stdin", given=f"{KEY}\n")
+    assert "The key for 127.0.0.1:1 was stored in the encrypted file" in ended.out.replace("http://", "")
+    assert set(json.loads((config_dir / "settings.json").read_bytes())) == {lancelot.KEY_HOSTS}
+    assert KEY not in (tmp_path / "project" / ".mcp.json").read_text(encoding="utf-8")
+
+
+def test_an_address_is_not_taken_from_a_project_s_file(init: Callable[..., Ended], tmp_path: Path) -> None:
+    entry = {"command": "x", "env": {"LANCEDB_PATH": "s3://evil/db"}}
+    make(tmp_path / "project" / ".mcp.json", json.dumps({"mcpServers": {"lancelot": entry}}))
+    ended = init("--yes", "--client", "claude-code", "--scope", "project")
+    assert (ended.code, "No folder to search is known." in ended.err) == (1, True)
+
+
+def test_the_scope_of_a_project_needs_a_client(init: Callable[..., Ended], machine: Path) -> None:
+    ended = init("--path", FOLDER, "--yes", "--scope", "project")
+    assert (ended.code, "Say which: --client NAME." in ended.err) == (1, True)
+    assert files_below(machine) == []
+
+
 def test_a_server_is_not_started_with_what_a_project_s_file_sets_unless_the_person_says_so(
     init: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
