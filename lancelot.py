@@ -10637,6 +10637,27 @@ def say(text: str = "", *, to: TextIO | None = None) -> None:
     print(text.encode(encoding, "replace").decode(encoding), file=stream)
 
 
+def is_at_terminal() -> bool:
+    """Whether a person reads standard output as it comes."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def say_lines(text: str) -> None:
+    """Prints lines; at a terminal a long one goes on below, under what follows its label. Programs get each one whole."""
+    import textwrap
+
+    lines = text.split("\n")
+    if is_at_terminal():
+        width = shutil.get_terminal_size().columns
+        fill = functools.partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
+        labels = [re.match(r" *(?:\d+\. |[a-z ]+: +)?", line) for line in lines]
+        lines = [
+            fill(line, subsequent_indent=" " * (label.end() if label else 0))
+            for line, label in zip(lines, labels, strict=True)
+        ]
+    say("\n".join(lines))
+
+
 def say_json(text: str) -> None:
     """Prints JSON for programs: UTF-8, or escaped to ASCII where the stream has another encoding."""
     utf8 = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
@@ -10739,11 +10760,10 @@ def command_files(session: Session) -> int:
 def command_status(session: Session) -> int:
     """`status`: what there is to search; exit code 1 where the folder cannot be read."""
     status = examined_status(Searcher(session.settings))
-    _print_answer(
-        session,
-        as_json=lambda: status_json(status, verbose=session.arguments.verbose),
-        as_lines=lambda: status_lines(status),
-    )
+    if session.arguments.json:
+        say_json(status_json(status, verbose=session.arguments.verbose))
+    else:
+        say_lines(status_lines(status))
     return 1 if status.problem else 0
 
 
@@ -11015,6 +11035,23 @@ def _index_documentation(session: Session, folder: Path) -> IndexSummary:
         return IndexRun(request, embedder=embedder, extractor=extractor).run()
 
 
+def _demo_lines(text: str) -> Iterator[str]:
+    """The answer of a tool for a person: of JSON, the tables and their health, or the hits."""
+    answer = parse_json_object(text)
+    if answer is None:
+        yield text.rstrip("\n")
+    elif "tables" in answer:
+        for table in answer["tables"]:
+            yield f"table: {table['name']}, {plural(table['rows'], 'row')}; searches: {', '.join(table['searchTypes'])}"
+        yield from (f"{check['name']}: {check['message']}" for check in answer["health"])
+    else:
+        yield f"{answer['searchType']} search of {answer['table']}: {plural(answer['shown'], 'hit')}"
+        yield from [answer["hint"]] if "hint" in answer else []
+        for number, hit in enumerate(answer["hits"], 1):
+            yield f"{number}. {hit['title']}  {hit['score']:.3f}"
+            yield f"   {hit['snippet']}"
+
+
 async def _show_demo(session: Session, folder: Path) -> None:
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters
@@ -11033,7 +11070,11 @@ async def _show_demo(session: Session, folder: Path) -> None:
         for name, given in calls:
             result = await client.call_tool(name, given)
             text = "".join(block.text for block in result.content if block.type == "text")
-            say(f"\n> {name} {compact_json(given)}\n{text}")
+            say_lines(f"\n> {name} {compact_json(given)}")
+            if session.arguments.json or not is_at_terminal():
+                say(text)
+            else:
+                say_lines("\n".join(_demo_lines(text)))
 
 
 def command_demo(session: Session) -> int:
@@ -11041,10 +11082,12 @@ def command_demo(session: Session) -> int:
     import anyio
 
     with tempfile.TemporaryDirectory(prefix="lancelot-demo-") as folder:
-        say(index_lines(_index_documentation(session, Path(folder).resolve())))
+        say_lines(index_lines(_index_documentation(session, Path(folder).resolve())))
         anyio.run(_show_demo, session, Path(folder).resolve() / "db")
-    say("\nThat is what an MCP client sees: full-text search knows a word in all of its forms, text search as written.")
-    say("`index FOLDER --path DATABASE` does the same with your files, and `init` sets Lancelot up for a client.")
+    say_lines(
+        "\nThat is what an MCP client sees: full-text search knows a word in all of its forms, text search as written.\n"
+        "`index FOLDER --path DATABASE` does the same with your files, and `init` sets Lancelot up for a client."
+    )
     return 0
 
 
@@ -11693,10 +11736,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("verify", help="compare the archive and what it unpacked with the record inside")
     cache = commands.add_parser("cache", help="what was unpacked, by which version")
     cache.add_argument("--clear", action="store_true", help="remove the copies of other versions that nobody runs from")
-    commands.add_parser("demo", help="index the documentation, serve it, and show what a client sees")
+    demo = commands.add_parser("demo", help="index the documentation, serve it, and show what a client sees")
     for command in (index, search, query, question, read, files, status, doctor):
         command.add_argument("--path", type=_option(read_path), help="the LanceDB folder (LANCEDB_PATH)")
-    for command in (index, search, query, question, read, files, status, doctor, version):
+    for command in (index, search, query, question, read, files, status, doctor, version, demo):
         command.add_argument("--json", action="store_true", help="print what the tool answers, for programs")
     return parser
 

@@ -515,6 +515,48 @@ def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Pat
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@posix
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_the_demo_prints_lines_for_a_person_at_a_terminal(words: tuple[str, ...]) -> None:
+    terminal = pytest.importorskip("terminal")
+    environ = child_environment(COLUMNS="80", **NO_KEYCHAIN)
+    session = terminal.Terminal([sys.executable, PROGRAM, "demo", *words], environ)
+    assert session.end() == 0
+    session.stop()
+    shown = session.shown.replace("\r", "")
+    status, text, full_text, query = (part.splitlines()[1:] for part in shown.split("\n> ")[1:])
+    if words:
+        assert json.loads(status[0])["stats"]["fileTypes"].keys() == {".md"}
+        return
+    assert max(map(len, shown.splitlines())) <= 80
+    assert re.fullmatch(r"table: documents, \d+ rows; searches: fts, text, auto", status[0])
+    assert "folder: " in "\n".join(status)
+    assert text[0] == "text search of documents: 0 hits"
+    assert re.fullmatch(r"1\. Lancelot > .*  \d\.\d{3}", full_text[1])
+    assert all(line.startswith(("   ", "2. ")) for line in full_text[2:] if line)
+    assert "encrypted" in "".join(full_text)
+    assert "# Context from documents" in query
+
+
+def test_status_fits_a_terminal_and_gives_programs_whole_lines(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "missing"
+    whole = run("status", "--path", str(folder)).out
+    assert f"problem:     The database folder {folder} cannot be opened (No such file or directory). Set" in whole
+    monkeypatch.setattr(lancelot, "is_at_terminal", lambda: True)
+    for columns in ("80", "20", "5"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = run("status", "--path", str(folder)).out
+        assert shown.split() == whole.split()
+        label, *rest = shown[shown.index("problem:") : shown.index("embeddings:")].splitlines()
+        assert label.startswith("problem:")
+        assert rest
+        assert all(re.match(" {13}[^ ]", line) for line in rest)
+        assert columns != "80" or all(len(line) <= 80 for line in shown.splitlines() if str(folder) not in line)
+    assert json.loads(run("status", "--path", str(folder), "--json").out)["folder"] == str(folder)
+
+
 # --- verify
 
 
