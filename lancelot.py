@@ -70,7 +70,6 @@ from urllib.parse import quote, urlsplit, urlunsplit
 if TYPE_CHECKING:
     import subprocess
 
-    import anyio
     import pyarrow as pa
     from mcp import types
     from mcp.server import Server
@@ -2403,8 +2402,8 @@ COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 MAX_CONDITIONS = 200
 MAX_NAME = 4096
 """Characters of a name or an id that are looked for."""
-MAX_ARGUMENT = 500_000
-"""Characters of a filter's JSON or of a query. The engine ends the process where it has to plan some ten thousand
+MAX_FILTER = 500_000
+"""Characters of a filter's JSON. The engine ends the process where it has to plan some ten thousand
 conditions, but takes a million values in one list."""
 _UNITS = {"s": ("Second", 1), "ms": ("Millisecond", 10**3), "us": ("Microsecond", 10**6), "ns": ("Nanosecond", 10**9)}
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -8809,7 +8808,7 @@ class Parameter:
     """One argument of a tool. `default` is a value, or the name of the setting that holds it.
 
     A string that is declared so may also be given as a number, or as an object instead of its JSON; it has at most so many
-    characters.
+    characters, any number where that is 0.
     """
 
     name: str
@@ -8860,7 +8859,7 @@ class Parameter:
         kind = "a JSON object" if self.objects else "a string"
         if not isinstance(value, str):
             raise self._refused(value, kind)
-        if len(value) > self.characters:
+        if 0 < self.characters < len(value):
             raise self._refused(value, f"{kind} of at most {self.characters:,} characters")
         text = clean_surrogates(value)
         if not self.choices:
@@ -8914,7 +8913,7 @@ _FILTER = Parameter(
     'eq, a list in, null exists: false; contains ignores case in text and asks a list for a value. Several columns are joined by and; {"$or": [{...}, {...}]} gives alternatives. '
     "Nested values by path, such as metadata.source. lancedb_status with verbose names the columns.",
     objects=True,
-    characters=MAX_ARGUMENT,
+    characters=MAX_FILTER,
 )
 
 
@@ -9094,7 +9093,7 @@ TOOLS = (
                 "The words or the question to search for, in the text column alone. Blank with a filter: every row that "
                 "meets it, total being their number.",
                 required=True,
-                characters=MAX_ARGUMENT,
+                characters=0,
             ),
             _limit("hits"),
             Parameter(
@@ -9131,9 +9130,7 @@ TOOLS = (
         "Markdown block cut to a character budget, each with its title and source. Use it to answer from the "
         "documents; it cannot count or list. The block says how many chunks were left out.",
         (
-            Parameter(
-                "question", "string", "The question to retrieve context for.", required=True, characters=MAX_ARGUMENT
-            ),
+            Parameter("question", "string", "The question to retrieve context for.", required=True, characters=0),
             Parameter(
                 "contextBudget",
                 "integer",
@@ -9191,7 +9188,7 @@ TOOLS = (
         "that these numbers stand for. answered is false where the documents do not hold the answer. It may take as long "
         "as that model needs; use lancedb_query to answer from the chunks yourself.",
         (
-            Parameter("question", "string", "The question to answer.", required=True, characters=MAX_ARGUMENT),
+            Parameter("question", "string", "The question to answer.", required=True, characters=0),
             Parameter(
                 "topK",
                 "integer",
@@ -9516,31 +9513,6 @@ def take_wire() -> Wire:
     )
 
 
-def _without_escaped_surrogates(line: str) -> str:
-    if re.search(r"\\ud[89a-f]", line, re.IGNORECASE) is None:
-        return line
-    try:
-        return clean_surrogates(json.dumps(json.loads(line), ensure_ascii=False))
-    except (ValueError, RecursionError):
-        return line
-
-
-class _Lines:
-    """The lines that a client wrote: blank ones left out, escaped lone surrogates replaced, since parsers refuse them."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> Any:
-        import anyio.to_thread
-
-        # A read cannot be interrupted: where the client closed only its other end, it is left behind.
-        while line := await anyio.to_thread.run_sync(self._stream.readline, abandon_on_cancel=True):
-            text = line.strip("\ufeff \t\r\n")
-            if text:
-                yield _without_escaped_surrogates(text)
-
-
 class Exchange:
     """Knows which answers are still owed, so that the end of input waits for them and nothing is lost in silence."""
 
@@ -9578,32 +9550,68 @@ class Exchange:
             await self._changed.wait()
 
 
-def _as_message(error: types.ErrorData, identity: str | int | None) -> SessionMessage:
+def _error_message(code: int, message: str, identity: str | int | None = None) -> SessionMessage:
     from mcp import types
     from mcp.shared.message import SessionMessage
 
-    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
-
-
-def _parse_error() -> types.ErrorData:
-    from mcp import types
-
-    return types.ErrorData(
-        code=types.PARSE_ERROR, message="The line is not a JSON-RPC 2.0 message; batches are not part of MCP."
+    return SessionMessage(
+        types.JSONRPCError(jsonrpc="2.0", id=identity, error=types.ErrorData(code=code, message=message))
     )
 
 
-def _sendable(message: SessionMessage) -> SessionMessage:
-    """The message, or an error in its place where it cannot be written as UTF-8 JSON."""
+_BATCHES_VERSION = "2025-03-26"
+"""The only version of the protocol that has batches, which are not taken: its clients are offered the one before it."""
+_VERSION_BEFORE = "2024-11-05"
+
+
+def _read_request(request: dict[str, Any]) -> bool:
+    """Makes a request plain where a client wrote it loosely; whether its id is one that an answer can bear."""
+    identity, parameters = request.get("id"), request.get("params")
+    if isinstance(identity, float) and identity.is_integer():
+        request["id"] = int(identity)
+    if parameters == []:
+        del request["params"]
+    if request["method"] == "initialize" and isinstance(parameters, dict):
+        asked = parameters.get("protocolVersion")
+        parameters["protocolVersion"] = _VERSION_BEFORE if asked == _BATCHES_VERSION else asked
+    return "id" not in request or (isinstance(request["id"], str | int) and not isinstance(request["id"], bool))
+
+
+def read_message(line: str) -> tuple[SessionMessage, bool]:
+    """The message in a line that a client wrote; or the error that answers it, and True."""
+    from mcp import types
+    from mcp.shared.message import SessionMessage
+
+    try:
+        value = json.loads(line)
+        # Half a character, which JSON can name and UTF-8 cannot hold.
+        if re.search(r"\\ud[89a-f]", line, re.IGNORECASE):
+            value = json.loads(clean_surrogates(json.dumps(value, ensure_ascii=False)))
+        if isinstance(value, dict) and "method" in value and not _read_request(value):
+            return _error_message(types.INVALID_REQUEST, "The id of a request is a string or a whole number."), True
+        return SessionMessage(types.jsonrpc_message_adapter.validate_python(value, by_name=False)), False
+    except (ValueError, RecursionError):
+        told = "The line is not a JSON-RPC 2.0 message; batches are not part of MCP."
+        return _error_message(types.PARSE_ERROR, told), True
+
+
+def _message_line(message: SessionMessage) -> str:
+    """A message as a line, or an error in its place where it cannot be written as UTF-8 JSON."""
     from mcp import types
 
     try:
-        message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+        line.encode()
     except (ValueError, TypeError):
         logger.exception("an answer could not be written: this is a defect of Lancelot")
-        error = types.ErrorData(code=types.INTERNAL_ERROR, message="The answer could not be written as JSON.")
-        return _as_message(error, getattr(message.message, "id", None))
-    return message
+        told = "The answer could not be written as JSON."
+        return _message_line(_error_message(types.INTERNAL_ERROR, told, getattr(message.message, "id", None)))
+    return line
+
+
+def _write_line(stream: TextIO, line: str) -> None:
+    stream.write(f"{line}\n")
+    stream.flush()
 
 
 async def serve_wire(
@@ -9611,44 +9619,47 @@ async def serve_wire(
 ) -> None:
     """Serves one client until its input ends, then answers what is still owed for at most ANSWER_SECONDS."""
     import anyio
-    from mcp.server.stdio import stdio_server
+    import anyio.to_thread
 
     exchange = Exchange(on_answered)
-    lines = cast("anyio.AsyncFile[str]", _Lines(wire.reader))
-    async with stdio_server(lines, anyio.wrap_file(wire.writer)) as (from_client, to_client):
-        inward_send, inward = anyio.create_memory_object_stream[Any](0)
-        outward, outward_receive = anyio.create_memory_object_stream[Any](0)
+    inward_send, inward = anyio.create_memory_object_stream[Any](0)
+    outward, outward_receive = anyio.create_memory_object_stream[Any](0)
+    errors = outward.clone()
 
-        async def read() -> None:
-            async with inward_send:
-                async for message in from_client:
-                    if isinstance(message, Exception):
-                        await to_client.send(_as_message(_parse_error(), None))
-                        continue
+    async def read() -> None:
+        async with inward_send, errors:
+            # A read cannot be interrupted: where the client closed only its other end, it is left behind.
+            while line := await anyio.to_thread.run_sync(wire.reader.readline, abandon_on_cancel=True):
+                if not (text := line.strip("\ufeff \t\r\n")):
+                    continue
+                message, is_error = read_message(text)
+                if not is_error:
                     exchange.asked(message.message)
-                    await inward_send.send(message)
-                on_end()
-                with anyio.move_on_after(ANSWER_SECONDS):
-                    await exchange.all_answered()
+                await (errors if is_error else inward_send).send(message)
+            on_end()
+            with anyio.move_on_after(ANSWER_SECONDS):
+                await exchange.all_answered()
 
-        async def write() -> None:
-            async with to_client:
-                async for message in outward_receive:
-                    await to_client.send(_sendable(message))
-                    exchange.answered(message.message)
+    async def write() -> None:
+        async with outward_receive:
+            async for message in outward_receive:
+                await anyio.to_thread.run_sync(_write_line, wire.writer, _message_line(message))
+                exchange.answered(message.message)
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(read)
-            group.start_soon(write)
-            await server.run(inward, outward, server.create_initialization_options())
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        group.start_soon(write)
+        await server.run(inward, outward, server.create_initialization_options())
 
 
 def _client_is_gone(error: BaseException) -> bool:
     """Whether an error, or every error of a group, is that the client closed its end of the wire."""
+    import anyio
+
     inner = getattr(error, "exceptions", None)
     if inner:
         return all(map(_client_is_gone, inner))
-    return isinstance(error, BrokenPipeError | ConnectionResetError)
+    return isinstance(error, BrokenPipeError | ConnectionResetError | anyio.BrokenResourceError)
 
 
 def warm_up(searcher: Searcher) -> None:

@@ -130,6 +130,40 @@ def test_a_broken_line_is_answered_with_a_parse_error_and_the_session_goes_on(st
     assert "tools" in server.ask(LISTING if handshake else wire.request(1, "tools/list"))["result"]
 
 
+@pytest.mark.parametrize("identity", ["null", "true", "[]", "{}", "1.5", "1e400", "NaN"])
+def test_a_request_whose_id_no_answer_can_bear_is_an_invalid_one(start: Start, identity: str) -> None:
+    server = start()
+    server.write(json.dumps(wire.request(1, "tools/list")).replace('"id": 1,', f'"id": {identity},').encode() + b"\n")
+    answer = server.answer()
+    assert (answer["id"], answer["error"]["code"]) == (None, -32600)
+    assert "tools" in server.ask(wire.request("next", "tools/list"))["result"]
+
+
+def test_a_whole_number_is_an_id_however_it_is_written(start: Start) -> None:
+    server = start()
+    for written, identity in (("1.0", 1), ("2e3", 2000), ("-0.0", 0), ("-7", -7)):
+        line = json.dumps(wire.request(1, "tools/list")).replace('"id": 1,', f'"id": {written},')
+        server.write(line.encode() + b"\n")
+        answer = server.answer()
+        assert (answer["id"], type(answer["id"]), "result" in answer) == (identity, int, True)
+
+
+def test_an_empty_list_of_parameters_is_none(start: Start) -> None:
+    server = start()
+    server.ask(wire.handshake("first"))
+    for method in ("ping", "tools/list"):
+        assert "result" in server.ask({"jsonrpc": "2.0", "id": method, "method": method, "params": []})
+
+
+@pytest.mark.parametrize(
+    ("asked", "agreed"), [("2024-11-05", "2024-11-05"), ("2025-03-26", "2024-11-05"), ("2025-06-18", "2025-06-18")]
+)
+def test_the_version_of_the_protocol_that_has_batches_is_not_agreed_on(start: Start, asked: str, agreed: str) -> None:
+    first = wire.handshake("first")
+    first["params"]["protocolVersion"] = asked
+    assert start().ask(first)["result"]["protocolVersion"] == agreed
+
+
 def test_blank_lines_and_a_byte_order_mark_are_passed_over(start: Start) -> None:
     server = start()
     server.write(b"\xef\xbb\xbf\n\n  \t\n\r\n")
@@ -268,6 +302,17 @@ def test_more_calls_than_there_are_threads_hang_without_keeping_the_process(hang
     hanging.close_input()
     assert hanging.wait() < 6
     assert wire.identities(hanging.end()) == list(range(60))
+
+
+def test_a_client_that_reads_nothing_of_many_answers_ends_the_process_quietly() -> None:
+    broken = b"no message\n" * 1000
+    with subprocess.Popen(
+        wire.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as server:
+        assert server.stdout
+        server.stdout.close()
+        _, log = server.communicate(broken, timeout=wire.SECONDS)
+    assert (server.returncode, log) == (0, b"")
 
 
 def test_a_client_that_closes_its_end_of_the_output_ends_the_process(start: Start) -> None:

@@ -417,11 +417,9 @@ def test_a_query_that_is_no_string_is_refused(call: Call, query: object) -> None
 @pytest.mark.parametrize(
     ("tool", "name", "given", "most"),
     [
-        ("lancedb_search", "query", {}, 500_000),
         ("lancedb_search", "filter", {"query": "a"}, 500_000),
         ("lancedb_search", "table", {"query": "a"}, 4096),
         ("lancedb_search", "textColumn", {"query": "a"}, 4096),
-        ("lancedb_query", "question", {}, 500_000),
         ("lancedb_read", "id", {}, 4096),
         ("lancedb_files", "fileType", {}, 4096),
     ],
