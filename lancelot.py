@@ -7273,6 +7273,11 @@ EXTRACT_COMMAND = "extract"
 EXTRACT_SECONDS = 60
 EXTRACT_MEMORY = 2 << 30
 """Bytes of memory that reading one file may take."""
+EXTRACT_VARIABLES = (
+    *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME"),
+    *("PYTHONPATH", "SHIV_ROOT", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "USERPROFILE"),
+)
+"""All that the child gets of the environment: what starts it. A file that takes it over finds no key."""
 
 
 @dataclass(frozen=True)
@@ -7289,15 +7294,48 @@ class Extraction:
     missing: str = ""
 
 
-def _read_file(path: bytes) -> bytes:
-    """The bytes of a regular file; one that waits for a writer is not waited for."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise UnreadableError("is not a regular file")
-        if found.st_size > MAX_FILE_BYTES:
-            raise UnreadableError(f"is larger than {MAX_FILE_BYTES // 1_000_000} MB")
-        return file.read(MAX_FILE_BYTES + 1)
+def open_without_links(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a path to read, waiting for no writer; OSError where a part of it is a symbolic link.
+
+    Paths are resolved before they are checked, so that a link on one has taken the place of what was checked.
+    """
+    names = os.path.abspath(path)  # noqa: PTH100 - Path would fold a trailing name
+    if os.open not in os.supports_dir_fd:  # Windows, where what was opened can only be compared afterwards
+        opened = os.open(names, flags | getattr(os, "O_BINARY", 0))
+        if os.path.realpath(names) == names and os.path.samestat(os.fstat(opened), os.lstat(names)):
+            return opened
+        os.close(opened)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    root, *folders = Path(names).parts
+    last = folders.pop() if folders else "."
+    # O_PATH, where there is one, passes through folders that cannot be listed.
+    passing = os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
+    place = os.open(root, passing)
+    try:
+        for name in folders:
+            outer, place = place, os.open(name, passing, dir_fd=place)
+            os.close(outer)
+        return os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+    finally:
+        os.close(place)
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a regular file that no link leads to; UnreadableError where it is of another kind."""
+    opened = open_without_links(path)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise UnreadableError("is not a regular file")
+    return os.fdopen(opened, "rb")
+
+
+def read_regular(path: str | Path, most: int) -> bytes:
+    """The bytes of a regular file that no link leads to; UnreadableError where they are more than `most`."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UnreadableError(f"is larger than {most / 1_000_000:g} MB")
+    return content
 
 
 def extract_file(path: bytes) -> Extraction:
@@ -7307,7 +7345,7 @@ def extract_file(path: bytes) -> Extraction:
     try:
         if Path(name).suffix.lower() in BINARY_SUFFIXES:
             return Extraction(ignored="binary")
-        content = _read_file(path)
+        content = read_regular(os.fsdecode(path), MAX_FILE_BYTES)
         digest = hashlib.sha256(content).hexdigest()
         document = read_document(name, content)
         return Extraction(tuple(cut_document(document, name=name)), digest, missing=document.missing)
@@ -7347,12 +7385,16 @@ def limit_extractor() -> None:
 class Extractor:
     """Reads files in a child process, so that a hostile one costs no more than its own chunks.
 
-    `command` starts the child. It is started with the first file, ended when a file takes longer than `seconds`, and
-    started again for the next one. It is one file at a time: a second thread needs an Extractor of its own.
+    `command` starts the child, which gets EXTRACT_VARIABLES alone of `environ`. It is started with the first file, ended
+    when a file takes longer than `seconds`, and started again for the next one. It is one file at a time: a second thread
+    needs an Extractor of its own.
     """
 
-    def __init__(self, command: Sequence[str], *, seconds: float = EXTRACT_SECONDS) -> None:
+    def __init__(
+        self, command: Sequence[str], *, environ: Mapping[str, str] | None = None, seconds: float = EXTRACT_SECONDS
+    ) -> None:
         self._command = list(command)
+        self._environ = {name: value for name, value in (environ or {}).items() if name in EXTRACT_VARIABLES}
         self.seconds = seconds
         self.child: subprocess.Popen[bytes] | None = None
 
@@ -7380,7 +7422,11 @@ class Extractor:
 
         if self.child is None:
             self.child = subprocess.Popen(  # noqa: S603 - our own command, and paths go through its input
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                self._command,
+                env=self._environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
             )
         return self.child
 
@@ -7428,9 +7474,14 @@ class Extractor:
 # --- the files of a folder
 
 
-IGNORE_FILES = (".gitignore", ".lancelotignore")
-ALWAYS_IGNORED = ("node_modules/", "__pycache__/", "*.lance/")
+IGNORE_FILES = (".git/info/exclude", ".gitignore", ".lancelotignore")
+ALWAYS_IGNORED = (b"node_modules/", b"__pycache__/", b"*.lance/")
 """What an ignore file can take back with `!`: packages of others, bytecode, and databases of LanceDB."""
+MAX_IGNORE_BYTES = 200_000
+MAX_PATTERN_BYTES = 4096
+MAX_PATTERNS = 5000
+"""Bytes of an ignore file, bytes of a pattern in it, and patterns that hold in one folder: more are not obeyed, and what
+they are about is not indexed."""
 
 
 @dataclass(frozen=True)
@@ -7447,12 +7498,14 @@ class FoundFile:
 class Listing:
     """The files of a folder in order, why others were left out, and what could not be looked at.
 
-    `ignored` counts files, and whole folders as one; `failed` holds the reason by name, of files and of folders.
+    `ignored` counts files, and whole folders as one; `failed` holds the reason by name, of files and of folders; `notes`
+    are sentences on what else to know.
     """
 
     files: tuple[FoundFile, ...]
     ignored: Mapping[str, int]
     failed: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
     def may_hold(self, source: str) -> bool:
         """Whether a file that was not found may still be there, since it or a folder above it could not be looked at."""
@@ -7460,15 +7513,29 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class Pattern:
+    """A pattern of gitignore, which is about folders alone where it ends in a slash, and takes back where it begins with `!`."""
+
+    regex: re.Pattern[bytes]
+    folders_only: bool
+    ignores: bool
+
+
+@dataclass(frozen=True)
 class Rules:
-    """Patterns of one ignore file or option, as gitignore has them, for the paths below a folder."""
+    """Patterns of one ignore file or option, the last one first, for the paths below a folder."""
 
     folder: str
-    patterns: Any
+    patterns: tuple[Pattern, ...]
 
     def ignores(self, path: str) -> bool | None:
         """Whether they ignore a path, which ends in a slash where it is a folder; None where they say nothing of it."""
-        return cast("bool | None", self.patterns.check_file(path.removeprefix(self.folder)).include)
+        name = os.fsencode(path.removeprefix(self.folder))
+        is_folder, name = name.endswith(b"/"), name.removesuffix(b"/")
+        for pattern in self.patterns:
+            if (is_folder or not pattern.folders_only) and pattern.regex.match(name):
+                return pattern.ignores
+        return None
 
 
 def source_name(path: str | Path) -> str:
@@ -7482,72 +7549,221 @@ def is_below(root: Path) -> Callable[[str], bool]:
     return lambda source: source.startswith(prefix)
 
 
-def read_rules(folder: str, lines: Iterable[str]) -> Rules:
+_SET_ITEM = re.compile(rb"\[:(?P<kind>[^\]]*):\]|(?P<low>\\.|[^\\])(?:-(?P<high>\\.|[^\]\\]))?", re.DOTALL)
+_SET_KINDS = {
+    b"alnum": rb"0-9A-Za-z",
+    b"alpha": rb"A-Za-z",
+    b"blank": rb" \t",
+    b"cntrl": rb"\x00-\x1f\x7f",
+    b"digit": rb"0-9",
+    b"graph": rb"!-~",
+    b"lower": rb"a-z",
+    b"print": rb" -~",
+    b"punct": rb"!-/:-@\[-`{-~",
+    b"space": rb" \t\n\r",
+    b"upper": rb"A-Z",
+    b"xdigit": rb"0-9A-Fa-f",
+}
+
+
+def _set_regex(pattern: bytes, start: int) -> tuple[bytes, int]:
+    """The set of characters whose `[` stands before `start`, as a regular expression, and where it ends."""
+    negated = pattern[start : start + 1] in (b"!", b"^")
+    at, members = start + negated, rb"\x00"
+    while at == start + negated or pattern[at : at + 1] != b"]":
+        item = _SET_ITEM.match(pattern, at)
+        if item is None or item["kind"] not in (None, *_SET_KINDS):
+            raise ValueError
+        if item["kind"]:
+            members += _SET_KINDS[item["kind"]]
+        else:
+            low, high = item["low"][-1], (item["high"] or item["low"])[-1]
+            members += b"\\x%02x" % low + (b"-\\x%02x" % high if low <= high else b"")
+        at = item.end()
+    return b"(?!/)[%s%s]" % (b"^" if negated else b"", members), at + 1
+
+
+def _leftmost(parts: Sequence[bytes], gap: bytes, numbers: Iterator[int]) -> bytes:
+    """A regular expression of parts with gaps between them, each but the last taken where it is found first and nowhere else.
+
+    Trying other places could find nothing more, and would take time that grows with a power of the length.
+    """
+    regex = parts[0]
+    for part in parts[1:-1]:
+        regex += b"(?=(?P<g%d>%s%s))(?P=g%d)" % (number := next(numbers), gap, part, number)
+    return regex + b"".join(gap + part for part in parts[1:][-1:])
+
+
+def pattern_regex(pattern: bytes) -> bytes:
+    """The paths that a pattern without its `!` matches, as a regular expression; ValueError where there are none.
+
+    It matches as git's wildmatch.c and dir.c do: https://git-scm.com/docs/gitignore
+    """
+    pattern = pattern.removesuffix(b"/")
+    pattern = pattern.removeprefix(b"/") if b"/" in pattern else b"**/" + pattern
+    # git compares what stands before the first of these by itself, so that `**` in their place is at the beginning, too.
+    literal = len(re.split(rb"[*?\[\\]", pattern, maxsplit=1)[0])
+    at, groups = 0, [[b""]]  # what stands between `**`, each divided at its `*`
+    while token := re.compile(rb"\*+|\\?.", re.DOTALL).match(pattern, at):
+        start, at = token.span()
+        across = re.compile(rb"\\?/|\Z").match(pattern, at) if token[0].startswith(b"**") else None
+        if across and (start == literal or pattern[start - 1 : start] == b"/"):
+            at = across.end()
+            groups.append([b"" if across[0] else b".*"])
+        elif token[0].startswith(b"*"):
+            groups[-1].append(b"")
+        elif token[0] == b"[":
+            regex, at = _set_regex(pattern, at)
+            groups[-1][-1] += regex
+        elif token[0] == b"\\":
+            raise ValueError
+        else:
+            groups[-1][-1] += b"[^/]" if token[0] == b"?" else re.escape(token[0][-1:])
+    numbers = itertools.count()
+    return _leftmost([_leftmost(parts, b"[^/]*?", numbers) for parts in groups], b"(?:[^/]*/)*?", numbers) + rb"\Z"
+
+
+def read_rules(folder: str, lines: Iterable[bytes]) -> Rules:
     """Rules for the paths below a folder, which is relative to the one that is indexed and ends in a slash, or is "".
 
     A line that is no pattern is passed over, as git does.
     """
-    from pathspec import GitIgnoreSpec
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
     patterns = []
+    flags = re.DOTALL | (re.IGNORECASE if sys.platform in ("win32", "darwin") else 0)
     for line in lines:
-        with contextlib.suppress(ValueError):
-            patterns.append(GitIgnoreSpecPattern(line))
-    return Rules(folder, GitIgnoreSpec(patterns))
+        pattern = line.removeprefix(b"!")
+        if line and not line.startswith(b"#"):
+            with contextlib.suppress(ValueError):
+                regex = re.compile(pattern_regex(pattern), flags)
+                patterns.append(Pattern(regex, pattern.endswith(b"/"), ignores=pattern == line))
+    return Rules(folder, tuple(reversed(patterns)))
 
 
-def _rules_in(folder: Path, relative: str) -> list[Rules]:
-    rules = []
-    for name in IGNORE_FILES:
-        with contextlib.suppress(OSError):
-            text = (folder / name).read_text(encoding="utf-8", errors="replace")
-            rules.append(read_rules(relative, text.splitlines()))
-    return rules
+def _pattern_lines(content: bytes) -> Iterator[bytes]:
+    """The lines of an ignore file without the spaces at their ends; UnreadableError where one cannot be obeyed."""
+    if b"\0" in content:
+        raise UnreadableError("holds binary data")
+    for line in content.removeprefix(codecs.BOM_UTF8).split(b"\n"):
+        if len(line) > MAX_PATTERN_BYTES:
+            raise UnreadableError(f"has a line of more than {MAX_PATTERN_BYTES:,} bytes")
+        text = line.removesuffix(b"\r")
+        stripped = text.rstrip(b" ")
+        backslashes = len(stripped) - len(stripped.rstrip(b"\\"))
+        yield text[: len(stripped) + backslashes % 2]  # a space after a backslash is part of the name
 
 
-def _is_ignored(relative: str, rules: Sequence[Rules]) -> bool:
-    """The last rules that say anything of a path decide, as in git: those of the deepest folder."""
-    return next(
-        (verdict for verdict in (one.ignores(relative) for one in reversed(rules)) if verdict is not None), False
-    )
+@contextlib.contextmanager
+def _opened_folder(folder: Path) -> Iterator[int | str]:
+    """A folder that no link leads to, as os.scandir takes it."""
+    if os.scandir not in os.supports_fd:  # Windows
+        if os.path.realpath(folder) != str(folder):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        yield str(folder)
+        return
+    opened = open_without_links(folder, os.O_DIRECTORY)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _first_verdict(verdicts: Iterable[bool | None]) -> bool:
+    return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
 class FileFinder:
-    """Finds the files of a folder. Symbolic links are never followed: what lies inside is found itself."""
+    """Finds the files of a folder. Symbolic links are never followed: what lies inside is found itself.
 
-    def __init__(self, root: Path, *, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+    With `within`, a folder above it, the way from there must not be hidden or ignored, and the ignore files on it hold.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        within: Path | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        stop: threading.Event | None = None,
+    ) -> None:
         self.root = root
-        self._include = read_rules("", include) if include else None
-        self._exclude = read_rules("", exclude)
+        self._top = within or root
+        way = root.relative_to(self._top).as_posix()
+        self._way = "" if way == "." else f"{way}/"
+        self._include = read_rules("", map(os.fsencode, include)) if include else None
+        self._exclude = read_rules("", map(os.fsencode, exclude))
+        self._stop = stop or threading.Event()
         self._files: list[FoundFile] = []
         self._ignored: Counter[str] = Counter()
         self._failed: dict[str, str] = {}
+        self._not_obeyed: list[Path] = []
 
     def find(self) -> Listing:
         """Every file below the folder that is to be indexed, in the order of their names."""
-        waiting: list[tuple[Path, str, tuple[Rules, ...]]] = [(self.root, "", (read_rules("", ALWAYS_IGNORED),))]
-        while waiting:
+        waiting: list[tuple[Path, str, tuple[Rules, ...]]] = [(self._top, "", (read_rules("", ALWAYS_IGNORED),))]
+        while waiting and not self._stop.is_set():
             folder, relative, rules = waiting.pop()
-            rules = (*rules, *_rules_in(folder, relative))
-            waiting += [
-                (Path(entry), f"{relative}{entry.name}/", rules) for entry in self._look(folder, relative, rules)
-            ]
+            below = self._look(folder, relative, rules)
+            waiting += below
+            if self._next_on_the_way(relative) and not below and not self._stop.is_set():
+                reasons = listed((*self._ignored, *self._failed.values()) or ["it is no longer there"])
+                raise LancelotError(
+                    f"The folder {one_line(source_name(self.root))} is left out ({reasons}).",
+                    f"Name another one; a person can index it by `{PROGRAM} index`.",
+                )
         files = sorted(self._files, key=lambda found: found.source)
-        return Listing(tuple(files), dict(self._ignored), dict(self._failed))
+        notes = [
+            f"{plural(len(self._not_obeyed), 'ignore file')} not obeyed, since no regular file: {one_line(source_name(path))}"
+            for path in self._not_obeyed[:1]
+        ]
+        return Listing(tuple(files), dict(self._ignored), dict(self._failed), tuple(notes))
 
-    def _look(self, folder: Path, relative: str, rules: Sequence[Rules]) -> list[os.DirEntry[str]]:
-        """Takes the files of one folder and gives the folders in it."""
+    def _next_on_the_way(self, relative: str) -> str:
+        """The folder to go into from one above the root; "" for the root and what lies below."""
+        return self._way[len(relative) :].partition("/")[0] if self._way.startswith(relative) else ""
+
+    def _look(self, folder: Path, relative: str, rules: tuple[Rules, ...]) -> list[tuple[Path, str, tuple[Rules, ...]]]:
+        """Takes the files of one folder and gives the folders in it, with the rules that hold there."""
+        only = self._next_on_the_way(relative)
         try:
-            with os.scandir(folder) as entries:
-                every = list(entries)
+            with _opened_folder(folder) as opened, os.scandir(opened) as entries:
+                rules = self._rules_in(folder, relative, rules)
+                return [
+                    (folder / entry.name, f"{relative}{entry.name}/", rules)
+                    for entry in entries
+                    if only in ("", entry.name) and not self._stop.is_set()
+                    if self._take(entry, folder, relative + entry.name, rules)
+                ]
         except OSError as error:
             self._failed[source_name(folder)] = f"the folder cannot be listed ({reason_of(error)})"
-            return []
-        return [entry for entry in every if self._take(entry, relative + entry.name, rules)]
+        except UnreadableError as error:
+            self._failed[source_name(folder)] = error.cause
+        return []
 
-    def _take(self, entry: os.DirEntry[str], relative: str, rules: Sequence[Rules]) -> bool:
+    def _rules_in(self, folder: Path, relative: str, rules: tuple[Rules, ...]) -> tuple[Rules, ...]:
+        """The rules that hold in a folder, given those of the folders above; UnreadableError where they cannot be obeyed.
+
+        What is no regular file is no ignore file for git either, and is passed over.
+        """
+        for name in IGNORE_FILES:
+            path = folder / name
+            try:
+                if stat.S_ISREG(path.lstat().st_mode):
+                    rules += (read_rules(relative, _pattern_lines(read_regular(path, MAX_IGNORE_BYTES))),)
+                else:
+                    self._not_obeyed.append(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, UnreadableError) as error:
+                reason = error.cause if isinstance(error, UnreadableError) else f"cannot be read ({reason_of(error)})"
+                raise UnreadableError(f"its {name} {reason}") from error
+        if sum(len(one.patterns) for one in rules) > MAX_PATTERNS:
+            raise UnreadableError(f"more than {MAX_PATTERNS:,} patterns of ignore files hold there")
+        return rules
+
+    def _take(self, entry: os.DirEntry[str], folder: Path, relative: str, rules: Sequence[Rules]) -> bool:
         """Takes a file in, or counts why not; whether it is a folder to go into."""
+        path = folder / entry.name
         try:
             is_folder = entry.is_dir(follow_symlinks=False)
             reason = self._reason_against(entry, relative, rules, is_folder=is_folder)
@@ -7555,10 +7771,9 @@ class FileFinder:
                 self._ignored[reason] += 1
             elif not is_folder:
                 state = entry.stat(follow_symlinks=False)
-                path = Path(entry.path)
                 self._files.append(FoundFile(path, source_name(path), state.st_size, state.st_mtime))
         except OSError as error:
-            self._failed[source_name(entry.path)] = f"it cannot be looked at ({reason_of(error)})"
+            self._failed[source_name(path)] = f"it cannot be looked at ({reason_of(error)})"
             return False
         return is_folder and not reason
 
@@ -7567,17 +7782,21 @@ class FileFinder:
     ) -> str:
         """Why an entry is left out, in a word or two; "" where it is not."""
         path = f"{relative}/" if is_folder else relative
+        below_root = path[len(self._way) :]
         if entry.is_symlink():
             return "symbolic link"
         if entry.name.startswith("."):
             return "hidden"
-        if self._exclude.ignores(path) or _is_ignored(path, rules):
+        # As in git, the last rules that say anything of a path decide: those of the deepest folder.
+        if self._exclude.ignores(below_root) or _first_verdict(one.ignores(path) for one in reversed(rules)):
             return "ignored by pattern"
         if is_folder:
             return ""
         if not entry.is_file(follow_symlinks=False):
             return "no regular file"
-        return "" if self._include is None or self._include.ignores(path) else "not included"
+        folders = (below_root[: found.end()] for found in reversed(list(re.finditer("/", below_root))))
+        included = self._include is None or _first_verdict(map(self._include.ignores, (below_root, *folders)))
+        return "" if included else "not included"
 
 
 # --- the table
@@ -7724,6 +7943,8 @@ class ChunkTable:
             except ValueError as error:
                 if any((database / f"{name}.lance" / "_versions").glob("*")):
                     raise
+                if not create:
+                    return None
                 logger.debug("a new table: %s", error)
                 table = connection.create_table(name, schema=chunk_schema())
         check_own_table(name, table.schema)
@@ -7903,6 +8124,8 @@ class IndexRequest:
     language: str | None = None
     dry_run: bool = False
     force_empty: bool = False
+    within: Path | None = None
+    """A folder that it must lie in, and not be hidden or ignored there, where a model asks instead of a person."""
 
 
 @dataclass(frozen=True)
@@ -7978,6 +8201,11 @@ def check_request(request: IndexRequest) -> IndexRequest:
         raise _no_folder(request, reason_of(error)) from error
     if not folder.is_dir():
         raise LancelotError(f"{one_line(str(folder))} is no folder.", "Name the folder that it lies in.")
+    if request.within and not folder.is_relative_to(request.within):
+        raise LancelotError(
+            f"The folder {one_line(str(request.folder))} is not inside {one_line(str(request.within))}: a link leads out.",
+            "Name a folder inside by a path without links.",
+        )
     return replace(request, folder=folder)
 
 
@@ -8031,7 +8259,7 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 def hash_file(path: Path) -> str:
     """The SHA-256 of a file's content in hexadecimal."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file_sum(file)
 
 
@@ -8067,6 +8295,7 @@ class IndexRun:
         request = self._request
         before = _identity(request.folder)
         listing = self._find()
+        ChunkTable.open(request.database, request.table, create=False)  # refused before anything is made in the folder
         with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
             table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
             self._held = table.known(request.folder) if table else {}
@@ -8082,26 +8311,30 @@ class IndexRun:
     def _find(self) -> Listing:
         """The files of the folder; LancelotError where a pattern leaves none, which is hardly meant."""
         request = self._request
-        listing = FileFinder(request.folder, include=request.include, exclude=request.exclude).find()
+        finder = FileFinder(
+            request.folder, within=request.within, include=request.include, exclude=request.exclude, stop=self._stop
+        )
+        listing = finder.find()
         name = source_name(request.folder)
         if name in listing.failed:
             raise LancelotError(
                 f"{one_line(name)} was not indexed, since {listing.failed[name]}.",
                 "See to its rights and its disk; what the table holds of it stays.",
             )
-        if request.include and not listing.files:
+        if request.include and not listing.files and not self._stop.is_set():
             raise LancelotError(
                 f"No file of {one_line(source_name(request.folder))} matches {listed(request.include)}.",
                 "Give --include a pattern as in .gitignore, such as '*.md'; nothing was changed.",
             )
         self._ignored.update(listing.ignored)
         self._failed.update(listing.failed)
+        self._notes += listing.notes
         return listing
 
     def _check_not_empty(self, listing: Listing) -> None:
         """LancelotError where the folder has no file and the table has: a disk that is not there looks like that."""
         request = self._request
-        if listing.files or request.force_empty:
+        if listing.files or request.force_empty or self._stop.is_set():
             return
         if not all(map(listing.may_hold, self._held)):
             raise LancelotError(
@@ -8146,7 +8379,7 @@ class IndexRun:
     def _is_unchanged(self, found: FoundFile, known: KnownSource) -> bool:
         try:
             return known.content_hash == hash_file(found.path)
-        except OSError:
+        except (OSError, UnreadableError):
             return False  # the extractor says why
 
     def _is_batch_full(self) -> bool:
@@ -9048,8 +9281,8 @@ def answer_version(searcher: Searcher, _arguments: Mapping[str, Any]) -> str:
     )
 
 
-def allowed_folder(folder: str, roots: Sequence[str] | None) -> Path:
-    """The folder with its links resolved; LancelotError where it does not lie in one that may be indexed."""
+def allowed_folder(folder: str, roots: Sequence[str] | None) -> tuple[Path, Path]:
+    """The folder and the innermost root that it lies in, links resolved; LancelotError where it lies in none."""
     if not roots:
         raise LancelotError(
             "No folder may be indexed by a tool.", "Set LANCELOT_INDEX_ROOTS to the folders that may, or run `index`."
@@ -9061,18 +9294,20 @@ def allowed_folder(folder: str, roots: Sequence[str] | None) -> Path:
         found = path.resolve() if path.is_absolute() else None
     except (OSError, RuntimeError, ValueError):
         found = None
-    if found is None or not any(found.is_relative_to(Path(root).resolve()) for root in roots):
+    around = [root for root in map(Path.resolve, map(Path, roots)) if found and found.is_relative_to(root)]
+    if found is None or not around:
         raise LancelotError(
             f'"{shorten(one_line(folder), 300)}" is not inside a folder that may be indexed.',
             f"Give an absolute path inside {listed(roots)}, which LANCELOT_INDEX_ROOTS names.",
         )
-    return found
+    return found, max(around, key=lambda root: len(root.parts))
 
 
 def answer_index(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
     """The options for the process that answers `lancedb_index`, as JSON: nothing is written here."""
     settings = searcher.settings
-    options = [str(allowed_folder(arguments["folder"], settings.index_roots)), "--table", settings.table]
+    folder, root = allowed_folder(arguments["folder"], settings.index_roots)
+    options = [str(folder), "--within", str(root), "--table", settings.table]
     if settings.path and not is_address(settings.path):
         options += ["--path", settings.path]
     return compact_json([*options, *(["--force"] if arguments["force"] else [])])
@@ -10958,6 +11193,7 @@ def _index_request(session: Session) -> IndexRequest:
         language=options.language,
         dry_run=options.dry_run,
         force_empty=options.force_empty,
+        within=options.within,
     )
 
 
@@ -10967,7 +11203,7 @@ def _index(session: Session, report: Callable[[IndexProgress], None]) -> IndexSu
     if session.arguments.report:
         _stop_at_end_of_input(stop)
     embedder = BulkEmbedder(Embedder(session.settings), stop=stop)
-    with Extractor([*session.command, EXTRACT_COMMAND]) as extractor:
+    with Extractor([*session.command, EXTRACT_COMMAND], environ=session.environ) as extractor:
         return IndexRun(request, embedder=embedder, extractor=extractor, report=report, stop=stop).run()
 
 
@@ -11042,7 +11278,7 @@ def _index_documentation(session: Session, folder: Path) -> IndexSummary:
     (folder / "docs" / "README.md").write_text(documentation(), encoding="utf-8")
     request = check_request(IndexRequest(folder / "docs", folder / "db", settings.table))
     embedder = BulkEmbedder(Embedder(settings, key=lambda _: KeyLookup(None)))
-    with Extractor([*session.command, EXTRACT_COMMAND]) as extractor:
+    with Extractor([*session.command, EXTRACT_COMMAND], environ=session.environ) as extractor:
         return IndexRun(request, embedder=embedder, extractor=extractor).run()
 
 
@@ -11699,6 +11935,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--language", type=_option(_language), metavar="LANGUAGE", help=shown)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
 
 
 def _add_tool_options(parser: argparse.ArgumentParser, tool: Tool, short: Mapping[str, str]) -> None:

@@ -260,6 +260,17 @@ def test_a_file_that_ends_its_reader_fails_and_the_next_is_read(
         assert extractor.extract(tmp_path / "good.txt").chunks[0].text == "good"
 
 
+def test_a_reader_is_given_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    answer = "import json, os; input(); print(json.dumps({'failed': ' '.join(os.environ)}))"
+    for environ in (os.environ, None):
+        with lancelot.Extractor([sys.executable, "-c", answer], environ=environ) as extractor:
+            given = set(extractor.extract(tmp_path / "a.txt").failed.split())
+        assert given <= {*lancelot.EXTRACT_VARIABLES, "LC_CTYPE"}
+        assert ("PATH" in given) == (environ is not None)
+
+
 def test_what_a_reader_prints_is_no_answer(misbehaving: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("act:print('{}', flush=True)")
     with lancelot.Extractor(misbehaving) as extractor:

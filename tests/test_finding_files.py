@@ -1,9 +1,14 @@
 """Which files of a folder are indexed, and why others are left out."""
 
 import os
+import random
+import shutil
 import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +30,7 @@ def make_files(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def found(root: Path, **options: tuple[str, ...]) -> list[str]:
+def found(root: Path, **options: Any) -> list[str]:
     """The relative paths that are found, in their order."""
     listing = lancelot.FileFinder(root, **options).find()
     return [file.path.relative_to(root).as_posix() for file in listing.files]
@@ -125,11 +130,328 @@ def test_a_folder_that_cannot_be_listed_keeps_its_files_in_the_table(make_files:
         folder.chmod(folder.stat().st_mode | 0o055)
     program = (
         f"import os, sys; sys.path.insert(0, {str(Path(lancelot.__file__).parent)!r}); import lancelot, pathlib\n"
-        f"import pathspec; os.setuid(65534); found = lancelot.FileFinder(pathlib.Path({str(root)!r})).find()\n"
+        f"os.setuid(65534); found = lancelot.FileFinder(pathlib.Path({str(root)!r})).find()\n"
         f"print([f.path.name for f in found.files], found.failed, found.may_hold({str(root / 'locked' / 'b.txt')!r}))"
     )
-    import sys
-
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     expected = {str(root / "locked"): "the folder cannot be listed (Permission denied)"}
     assert done.stdout.strip() == f"['a.txt'] {expected} True", done.stderr
+
+
+# What git ignores
+
+
+TREE = ("a", "ab", "a b", "a ", "#x", "!x", "[a]", "x.md", "x.txt", "d/a", "d/x.md", "d/e/a", "d/e/x.txt", "z/d/a")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        pytest.param(b"*\n!*/\n!*.md\n", "x.md d/x.md", id="all but one kind"),
+        pytest.param(b"\xef\xbb\xbfx.md\n", [name for name in TREE if "x.md" not in name], id="byte-order mark"),
+        pytest.param(b"*\r\n!/x.*\r\n!d/\r\n", "x.md x.txt", id="CRLF"),
+        pytest.param(b"*\n!/a\n!/d\n!d/e\n!d/e/*.txt\n", "a d/e/x.txt", id="anchored"),
+        pytest.param(b"/*\n!/z\n", "z/d/a", id="leading slash"),
+        pytest.param(b"*\n!*/\n!d/**/a\n", "d/a d/e/a", id="** between"),
+        pytest.param(b"*\n!*/\n!**/e/*\n", "d/e/a d/e/x.txt", id="** before"),
+        pytest.param(b"d/**\n[!d]\n?[b ]*\n*.*\n", ["#x", "!x", "[a]"], id="sets"),
+        pytest.param(b"*\n!a \n", "a", id="space at the end"),
+        pytest.param(b"*\n!a\\ \n", ["a "], id="escaped space"),
+        pytest.param(b"*\n!\\#x\n!\\!x\n!\\[a]\n#a\n", ["#x", "!x", "[a]"], id="escaped characters"),
+        pytest.param(b"*\n!*/\n![[:alpha:]][[:upper:]b]\n", "ab", id="kinds of characters"),
+        pytest.param(b"*\n![]b[]*[]x]\n", ["[a]"], id="brackets in a set"),
+        pytest.param(b"*\n![a-\n!a\\\n![[:any:]]\n!x.md\n", "x.md", id="no patterns"),
+        pytest.param(b"*\n!X.md\n!a/\n", "", id="case and folders"),
+    ],
+)
+def test_an_ignore_file_means_what_it_means_to_git(
+    patterns: bytes, expected: str | list[str], make_files: Callable[..., Path]
+) -> None:
+    root = make_files(dict.fromkeys(TREE, ""))
+    (root / ".gitignore").write_bytes(patterns)
+    assert found(root) == sorted(expected if isinstance(expected, list) else expected.split())
+
+
+NAMES = (
+    "a",
+    "b",
+    "ab",
+    "foo",
+    "foo.md",
+    "bar.txt",
+    "a b",
+    "é",
+    "[a]",
+    "a*",
+    "x-1",
+    "A",
+    "foo ",
+    "a\\b",
+    "#x",
+    "!x",
+    "_",
+)
+PATTERNS = (
+    *("*", "!*/", "!*.md", "*.md", "/foo", "foo/", "a/**", "**/b", "a/**/b", "!foo.md", "foo/*", "!foo/bar.txt"),
+    *(
+        "\\#x",
+        "\\!x",
+        "a b",
+        "foo\\ ",
+        "foo ",
+        "**/",
+        "/**",
+        "/*",
+        "*/",
+        "*/a",
+        "**/foo/**",
+        "a/*/b",
+        "foo**/a",
+        "a**b",
+    ),
+    *("**/a*b", "/", "//", "!", "a//b", "./a", "[a]", "\\[a\\]", "a\\*", "a/b/", "#x", "!x"),
+)
+PIECES = (
+    *("a", "b", "foo", "*", "**", "***", "?", "[ab]", "[!a]", "[^b]", "[a-c]", "[]a]", "[[:alpha:]]", "[[:digit:]x]"),
+    *(
+        "[z-a]",
+        "[a",
+        "\\",
+        "\\*",
+        "/",
+        "/",
+        "/",
+        ".md",
+        "é",
+        "[é]",
+        " ",
+        "\\ ",
+        "\t",
+        "!",
+        "#",
+        "[[:bad:]]",
+        "[\\]a]",
+        "A",
+    ),
+)
+
+
+def write_tree(chance: random.Random, root: Path) -> None:
+    """Folders, files and ignore files below a folder, by chance."""
+    folders = [root]
+    for _ in range(chance.randint(2, 8)):
+        folders.append(chance.choice(folders) / chance.choice(NAMES))
+        folders[-1].mkdir(parents=True, exist_ok=True)
+    for folder in chance.choices(folders, k=20):
+        path = folder / chance.choice(NAMES)
+        path.exists() or path.touch()
+    for folder in {root, *chance.choices(folders, k=2)}:
+        text = ""
+        for _ in range(chance.randint(1, 6)):
+            own = chance.random() < 0.4
+            pattern = "".join(chance.choices(PIECES, k=chance.randint(1, 5))) if own else chance.choice(PATTERNS)
+            text += chance.choice(("", "", "", "!", "/")) + pattern + chance.choice(("\n", "\n", "\r\n", " \n"))
+        mark = chance.choice(("", "", "", "\ufeff"))
+        (folder / ".gitignore").write_text(mark + text, encoding="utf-8", newline="")
+
+
+GIT = shutil.which("git") or ""
+
+
+@pytest.mark.skipif(not GIT, reason="there is no git to compare with")
+@pytest.mark.parametrize("seed", range(30))
+def test_the_files_of_a_generated_tree_are_those_that_git_lists(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "tree"
+    root.mkdir()
+    write_tree(random.Random(seed), root)  # noqa: S311 - the same trees in every run
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    subprocess.run([GIT, "init", "--quiet"], cwd=root, check=True)
+    command = [GIT, "ls-files", "--others", "--exclude-standard", "-z"]
+    every = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout.split(b"\0")
+    listed = {os.fsdecode(name) for name in every if name}
+    assert set(found(root)) == {name for name in listed if not Path(name).name.startswith(".")}
+
+
+def test_what_git_excludes_in_a_working_copy_alone_is_left_out(make_files: Callable[..., Path]) -> None:
+    root = make_files(
+        {".git/info/exclude": "*.key\n", "a/b.key": "", "c.key": "", "d.txt": "", "e/.git": "gitdir: ../x"}
+    )
+    (root / ".gitignore").write_text("!c.key\n", encoding="utf-8")
+    assert found(root) == ["c.key", "d.txt"]
+
+
+# Ignore files that cannot be obeyed
+
+
+def not_indexed(root: Path) -> dict[str, str]:
+    """Why things could not be looked at, by their path from the root."""
+    failed = lancelot.FileFinder(root).find().failed
+    return {Path(name).relative_to(root).as_posix(): reason for name, reason in failed.items()}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link", "folder"])
+def test_an_ignore_file_that_is_no_regular_file_is_not_opened_and_told(
+    kind: str, make_files: Callable[..., Path]
+) -> None:
+    root = make_files({"a/x.md": "", "patterns": "*\n"})
+    ignore = root / "a" / ".gitignore"
+    if kind == "pipe":
+        os.mkfifo(ignore)
+    elif kind == "folder":
+        ignore.mkdir()
+    else:
+        ignore.symlink_to("/dev/zero" if kind == "device" else root / "patterns")
+    assert found(root) == ["a/x.md", "patterns"]
+    listing = lancelot.FileFinder(root).find()
+    assert listing.notes == (f"1 ignore file not obeyed, since no regular file: {ignore}",)
+    assert not listing.failed
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"#" * 199_999 + b"\n" + b"#", "its .gitignore is larger than 0.2 MB"),
+        (b"*a" * 2049, "its .gitignore has a line of more than 4,096 bytes"),
+        ("*.key\n".encode("utf-16"), "its .gitignore holds binary data"),
+        (b"a\n" * 5000, "more than 5,000 patterns of ignore files hold there"),
+    ],
+)
+def test_a_folder_whose_ignore_file_cannot_be_obeyed_is_not_indexed(
+    content: bytes, reason: str, make_files: Callable[..., Path]
+) -> None:
+    root = make_files({"a/x.key": "", "b.md": "", "a/c/d.md": ""})
+    (root / "a" / ".gitignore").write_bytes(content)
+    assert found(root) == ["b.md"]
+    assert not_indexed(root) == {"a": reason}
+    assert lancelot.FileFinder(root).find().may_hold(str(root / "a" / "c" / "d.md"))
+
+
+def test_an_ignore_file_that_cannot_be_read_keeps_its_folder_out(
+    make_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(lancelot, "read_regular", refuse)
+    root = make_files({"a/x.key": "", "a/.gitignore": "*.key\n", "b.md": ""})
+    assert found(root) == ["b.md"]
+    assert not_indexed(root) == {
+        "a": "its .gitignore cannot be read (Permission denied)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [
+        ("*a" * 40 + "*b", "a" * 60),
+        ("**/a*" * 40 + "b", "/".join(["aaaa"] * 40)),
+        ("**/*/" * 100 + "b", "/".join(["a"] * 200)),
+        ("[a-b]*?*" * 30 + "c", "a" * 200),
+    ],
+)
+def test_matching_a_hostile_pattern_does_not_grow_with_a_power_of_its_length(pattern: str, name: str) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(lancelot.__file__).parent)!r}); import lancelot\n"
+        f"print(lancelot.read_rules('', [{pattern.encode()!r}]).ignores({name!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "None\n", done.stderr
+
+
+def test_a_search_for_files_ends_where_the_run_is_stopped(make_files: Callable[..., Path]) -> None:
+    stop = threading.Event()
+    stop.set()
+    listing = lancelot.FileFinder(make_files({"a.md": "", "b/c.md": ""}), stop=stop).find()
+    assert listing == lancelot.Listing((), {}, {})
+
+
+# Folders that are changed meanwhile
+
+
+def swap(folder: Path, outside: Path) -> None:
+    """Puts a link in the place of a folder."""
+    folder.rename(folder.with_name(f"{folder.name}-gone"))
+    folder.symlink_to(outside)
+
+
+@pytest.mark.parametrize("system", ["with handles of folders", "without"])
+def test_a_folder_that_became_a_link_since_it_was_found_gives_nothing_from_outside(
+    system: str, make_files: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if system == "without":
+        monkeypatch.setattr(os, "supports_dir_fd", set())
+        monkeypatch.setattr(os, "supports_fd", set())
+    root = make_files({"a/secret.txt": "harmless", "b.md": "b"})
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").write_text("from outside", encoding="utf-8")
+    (outside / "more.txt").write_text("from outside", encoding="utf-8")
+    seen = lancelot.FileFinder(root).find().files[0].path
+    assert lancelot.extract_file(os.fsencode(seen)).chunks
+    assert lancelot.hash_file(seen)
+    finder, look = lancelot.FileFinder(root), lancelot.FileFinder._look  # noqa: SLF001
+
+    def look_late(self: lancelot.FileFinder, folder: Path, *rest: Any) -> Any:
+        if folder == root / "a":
+            swap(folder, outside)
+        return look(self, folder, *rest)
+
+    monkeypatch.setattr(lancelot.FileFinder, "_look", look_late)
+    listing = finder.find()
+    assert [file.path.name for file in listing.files] == ["b.md"]
+    assert list(listing.failed) == [str(root / "a")]
+    assert lancelot.extract_file(os.fsencode(seen)).failed.startswith("cannot be opened")
+    with pytest.raises(OSError, match=r"directory|links"):
+        lancelot.hash_file(seen)
+
+
+def test_a_file_that_became_a_link_or_a_pipe_is_not_read(make_files: Callable[..., Path], tmp_path: Path) -> None:
+    root = make_files({"a.txt": "a"})
+    (tmp_path / "outside.txt").write_text("secret", encoding="utf-8")
+    (root / "link.txt").symlink_to(tmp_path / "outside.txt")
+    os.mkfifo(root / "pipe.txt")
+    assert lancelot.extract_file(os.fsencode(root / "link.txt")).failed.startswith("cannot be opened")
+    assert lancelot.extract_file(os.fsencode(root / "pipe.txt")).failed == "is not a regular file"
+    with pytest.raises(OSError, match="links"):
+        lancelot.hash_file(root / "link.txt")
+    with pytest.raises(lancelot.UnreadableError):
+        lancelot.hash_file(root / "pipe.txt")
+
+
+# A folder below one that a model may index
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        (".ssh", "hidden"),
+        (".ssh/deep", "hidden"),
+        ("node_modules/a", "ignored by pattern"),
+        ("private/notes", "ignored by pattern"),
+        ("docs/old", "ignored by pattern"),
+        ("link", "symbolic link"),
+        ("gone", "it is no longer there"),
+    ],
+)
+def test_the_way_to_a_folder_must_be_one_that_is_gone_by_itself(
+    named: str, reason: str, make_files: Callable[..., Path]
+) -> None:
+    files = dict.fromkeys((".ssh/deep/id", "node_modules/a/b.js", "private/notes/a.md", "docs/old/b.md"), "")
+    top = make_files(files | {".gitignore": "private/\n", "docs/.gitignore": "/old\n"})
+    (top / "link").symlink_to(top / "docs")
+    with pytest.raises(lancelot.LancelotError) as raised:
+        lancelot.FileFinder(top / named, within=top).find()
+    assert raised.value.cause == f"The folder {top / named} is left out ({reason})."
+
+
+def test_the_ignore_files_on_the_way_to_a_folder_hold_and_nothing_beside_it_is_taken(
+    make_files: Callable[..., Path],
+) -> None:
+    files = dict.fromkeys(("a/b/c.md", "a/b/d.key", "a/b/e/f.md", "a/b/e/g.txt", "a/beside.md", "beside.md"), "")
+    top = make_files(files | {".gitignore": "*.key\n", "a/.gitignore": "/b/e/*.txt\n"})
+    assert found(top / "a" / "b", within=top) == ["c.md", "e/f.md"]
+    assert found(top / "a" / "b", within=top, include=("/e/",)) == ["e/f.md"]
+    assert found(top / "a" / "b", within=top, exclude=("a/", "/e/")) == ["c.md"]
+    assert found(top / "a" / "b") == ["c.md", "d.key", "e/f.md", "e/g.txt"]

@@ -133,6 +133,52 @@ def test_a_link_inside_is_followed_to_a_folder_inside(allowed: Path, settings: l
     assert json.loads(text)["folder"] == str(allowed / "notes")
 
 
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [(".ssh", "hidden"), ("private/deep", "ignored by pattern"), ("node_modules", "ignored by pattern")],
+)
+def test_a_hidden_or_ignored_folder_inside_is_refused_also_when_it_is_named(
+    named: str, reason: str, allowed: Path, settings: lancelot.Settings, tmp_path: Path
+) -> None:
+    (allowed / named).mkdir(parents=True)
+    (allowed / named / "id_rsa").write_text("secret", encoding="utf-8")
+    (allowed / ".gitignore").write_text("/private/\n", encoding="utf-8")
+    text, failed, _ = call_once(settings, folder=str(allowed / named))
+    assert failed
+    assert text.startswith(f"The folder {allowed / named} is left out ({reason}).")
+    assert not (tmp_path / "db").exists()
+
+
+def test_a_hidden_folder_that_the_person_allowed_by_its_name_is_indexed(
+    allowed: Path, tmp_path: Path, make_settings: Callable[..., lancelot.Settings]
+) -> None:
+    hidden = allowed / ".notes"
+    hidden.mkdir()
+    (hidden / "tea.md").write_text("Green tea.", encoding="utf-8")
+    roots = f"{allowed}:{hidden}:{tmp_path}"
+    settings = make_settings(LANCEDB_PATH=tmp_path / "db", LANCELOT_INDEX_ROOTS=roots)
+    text, failed, _ = call_once(settings, folder=str(hidden))
+    assert not failed
+    assert json.loads(text)["newFiles"] == 1
+
+
+def test_a_folder_that_became_a_link_since_the_call_was_checked_is_refused_by_the_run(
+    allowed: Path, settings: lancelot.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_index = lancelot.run_index
+
+    async def run_late(command: Any, report: Any) -> str:
+        (allowed / "notes").rename(tmp_path / "moved")
+        (allowed / "notes").symlink_to(tmp_path / "secret")
+        return await run_index(command, report)
+
+    monkeypatch.setattr(lancelot, "run_index", run_late)
+    text, failed, _ = call_once(settings, folder=str(allowed / "notes"))
+    assert failed
+    assert text.startswith(f"The folder {allowed / 'notes'} is not inside {allowed}: a link leads out.")
+    assert not (tmp_path / "db").exists()
+
+
 def test_a_second_run_at_the_same_time_is_told_to_wait(
     allowed: Path, settings: lancelot.Settings, tmp_path: Path
 ) -> None:

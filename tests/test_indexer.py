@@ -135,6 +135,19 @@ def test_a_touched_file_is_not_a_changed_one_and_its_time_is_noted(files: Path, 
     assert open_table(tmp_path).version == version
 
 
+def test_a_folder_whose_table_is_refused_gets_no_lock_file(files: Path, index: Index, tmp_path: Path) -> None:
+    lancedb.connect(tmp_path / "db").create_table("documents", [{"id": "1", "text": "theirs"}])
+    with pytest.raises(lancelot.LancelotError, match="was not made by"):
+        index(files)
+    assert [path.name for path in (tmp_path / "db").iterdir()] == ["documents.lance"]
+
+
+def test_a_dry_run_makes_no_table_in_a_folder_that_is_left_of_one(files: Path, index: Index, tmp_path: Path) -> None:
+    (tmp_path / "db" / "documents.lance").mkdir(parents=True)
+    assert counts(index(files, dry_run=True)) == (3, 0, 0, 0)
+    assert [path.name for path in (tmp_path / "db").rglob("*")] == ["documents.lance"]
+
+
 def test_a_pattern_that_fits_no_file_changes_nothing(files: Path, index: Index, tmp_path: Path) -> None:
     with pytest.raises(lancelot.LancelotError, match=r"No file of .* matches"):
         index(files, include=("*.nothing",))
