@@ -47,6 +47,7 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import stat
 import struct
 import sys
@@ -3590,8 +3591,8 @@ def list_sources(scope: Scope) -> list[SourceFile]:
 # Embedder
 # ======================================================================================================================
 # What OpenAI-compatible servers are asked: the vectors of texts, and a chat model's reply. Nothing is made or asked
-# before the first is wanted; a call is bounded in time whatever the server does; a key goes to its own server alone; a
-# failure is a sentence that never holds a key or the server's own words.
+# before the first is wanted; a call is bounded in time and in bytes whatever the server does; a key goes to its own server
+# alone; a failure is a sentence that never holds a key or the server's own words.
 
 
 MODEL_LENGTHS = {
@@ -3617,6 +3618,11 @@ BULK_TEXTS = 64
 BULK_CALLS = 4
 BULK_RETRIES = 6
 BULK_SECONDS = 300.0
+PLAIN_TEXT = "lancelot"
+"""Asked for to see whether a server gives vectors at all, and of what length."""
+MAX_REPLY_BYTES = 32 * 1024 * 1024
+_STREAM_END = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
+_OF_TRANSFER = ("content-encoding", "content-length", "transfer-encoding")
 
 Vector = array.array
 """Floats of 32 bits, as tables hold them: a tuple of Python's takes eight times as much."""
@@ -3643,13 +3649,12 @@ def _connection_reason(error: BaseException) -> str:
     return shorten(_without_password(words), 120) or "no reason given"
 
 
-def _read_vector(answer: Any, place: int) -> tuple[float, ...] | None:
-    """A vector in an answer of the form {"data": [{"index": 0, "embedding": [...]}]}; None where it is none of numbers."""
+def _read_vector(item: Any) -> tuple[float, ...] | None:
+    """The vector of {"embedding": [...]}; None where it is none of numbers, or all zero."""
     try:
-        data = answer["data"]
-        numbers = next((one for one in data if one.get("index", place) == place), data[place])["embedding"]
+        numbers = item["embedding"]
         vector = tuple(float(number) for number in numbers if not isinstance(number, bool | str))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     sound = (
         vector
@@ -3658,6 +3663,95 @@ def _read_vector(answer: Any, place: int) -> tuple[float, ...] | None:
         and any(vector)
     )
     return vector if sound else None
+
+
+def _read_vectors(answer: Any, texts: int) -> list[tuple[float, ...] | None]:
+    """The vector of each of so many texts in {"data": [{"index": 0, "embedding": [...]}]}, None where there is none.
+
+    Where indexes are missing, repeat or are none of a text, the order counts, if there are as many items as texts.
+    """
+    data = answer.get("data") if isinstance(answer, dict) else None
+    items = data if isinstance(data, list) else []
+    indexes = (item.get("index") if isinstance(item, dict) else None for item in items)
+    by_index = {index: item for index, item in zip(indexes, items, strict=True) if isinstance(index, int)}
+    if len(by_index) < len(items) or not by_index.keys() <= set(range(texts)):
+        by_index = dict(enumerate(items)) if len(items) == texts else {}
+    return [_read_vector(by_index.get(place)) for place in range(texts)]
+
+
+def read_body(parts: Iterable[bytes], deadline: float) -> bytes:
+    """A reply's bytes up to MAX_REPLY_BYTES or the mark that ends a stream; TimeoutError once the clock is past `deadline`.
+
+    It is there for servers that never close, and so that no thread goes on reading for a caller that is gone.
+    """
+    body = bytearray()
+    for part in parts:
+        # The mark may lie across two parts.
+        start = max(0, len(body) - len("data: [DONE]"))
+        body += part
+        if _STREAM_END.search(body, start) or len(body) > MAX_REPLY_BYTES:
+            break
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return bytes(body)
+
+
+def _unpacked(parts: Iterable[bytes], coding: str) -> Iterator[bytes]:
+    """A reply's bytes without its coding, in parts of bounded size however well they were packed."""
+    if coding in ("", "identity"):
+        yield from parts
+        return
+    gzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    for part in parts:
+        rest = part
+        while rest and not gzip.eof:
+            yield gzip.decompress(rest, 1 << 20)
+            rest = gzip.unconsumed_tail
+        if gzip.eof:
+            return
+
+
+class _Call:
+    """The time limit of one call and the connection that it uses, which another thread can break off."""
+
+    def __init__(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+        self._stream: Any = None
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Takes what httpx tells of a request; TimeoutError once the time is over, so that none is sent for nobody."""
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._stream = info["return_value"]
+        if time.monotonic() > self.deadline:
+            raise TimeoutError
+
+    def break_off(self) -> None:
+        """Ends the connection: its thread may wait in a read that each byte of a slow server prolongs."""
+        with contextlib.suppress(OSError):
+            if self._stream is not None:
+                self._stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+
+def _bounded_client(calls: threading.local, **options: Any) -> Any:
+    """An HTTP client that reads each reply within the limits of its thread's call, `calls.now`, whatever its status is."""
+    import httpx2
+    import openai
+
+    class BoundedClient(openai.DefaultHttpxClient):
+        def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
+            request.extensions = {**request.extensions, "trace": calls.now.trace}
+            try:
+                with contextlib.closing(super().send(request, **{**how, "stream": True})) as reply:
+                    parts = _unpacked(reply.iter_raw(), reply.headers.get("content-encoding", ""))
+                    body = read_body(parts, calls.now.deadline)
+            except TimeoutError as error:
+                raise httpx2.ReadTimeout(str(error), request=request) from error
+            kept = [item for item in reply.headers.multi_items() if item[0] not in _OF_TRANSFER]
+            return httpx2.Response(reply.status_code, headers=kept, content=body, request=request)
+
+    # A connection that is used once is known to its call from the start.
+    once = httpx2.Limits(max_keepalive_connections=0)
+    return BoundedClient(headers={"Accept-Encoding": "gzip"}, limits=once, follow_redirects=False, **options)
 
 
 class _Endpoint:
@@ -3676,6 +3770,7 @@ class _Endpoint:
         self._address = address
         self._seconds = seconds
         self._find_key = key
+        self._calls = threading.local()
 
     @functools.cached_property
     def lookup(self) -> KeyLookup:
@@ -3693,7 +3788,7 @@ class _Endpoint:
 
         # What is asked goes to the server that was named and to no other: one on this machine is asked without the proxy
         # that the environment may name.
-        transport = openai.DefaultHttpxClient(follow_redirects=False, trust_env=not is_loopback(self._address))
+        transport = _bounded_client(self._calls, trust_env=not is_loopback(self._address))
         weakref.finalize(self, transport.close)
         client = openai.OpenAI(
             # Servers that take any key still need one that is not empty.
@@ -3714,13 +3809,20 @@ class _Endpoint:
         import httpx2
         import openai
 
+        call = _Call(seconds)
+
+        def run() -> T:
+            self._calls.now = call
+            return post()
+
         key = self.lookup.key or ""
         if not (key.isascii() and key.isprintable()):
             raise self._failure("cannot be given this API key, which is not one line of ASCII characters", "key")
         try:
             # Time limits inside the client are by read, so a server that trickles would outlast them.
-            return bounded(post, seconds=seconds, name=f"the {self.kind} call")
+            return bounded(run, seconds=seconds, name=f"the {self.kind} call")
         except (TimeoutError, openai.APITimeoutError, httpx2.TimeoutException) as error:
+            call.break_off()
             raise self._failure(f"did not answer within {seconds:g} s", "slow") from error
         except openai.APIConnectionError as error:
             raise self._failure(f"cannot be reached ({_connection_reason(error)})", "unreachable") from error
@@ -3802,7 +3904,10 @@ class Embedder(_Endpoint):
             known = {text: self._remembered[model, text] for text in texts if (model, text) in self._remembered}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         if missing:
-            known |= dict(zip(missing, self.ask(missing, model), strict=True))
+            vectors = self.ask(missing, model)
+            known |= {text: vector for text, vector in zip(missing, vectors, strict=True) if vector}
+            if len(known) < len(set(texts)):
+                raise self._failure("answered with something that is no embedding")
         with self._lock:
             for text in texts:
                 self._remembered[model, text] = known[text]
@@ -3813,19 +3918,18 @@ class Embedder(_Endpoint):
 
     def ask(
         self, texts: list[str], model: str, *, seconds: float | None = None, retries: int = 0
-    ) -> list[tuple[float, ...]]:
+    ) -> list[tuple[float, ...] | None]:
         """The vectors by one call, which is made again up to `retries` times where the server is busy or fails.
 
-        All of it takes `seconds` at most, or what the settings allow for a query. TextsRefusedError is raised where the
-        server does not take these texts.
+        All of it takes `seconds` at most, or what the settings allow for a query. A text that the server gives no vector
+        for, such as one of NaN, has None. TextsRefusedError is raised where the server does not take these texts.
         """
         limit = seconds or self._seconds
         answer = self._call(lambda: self._post(texts, model, limit, retries), model=model, seconds=limit)
-        vectors = [_read_vector(answer, place) for place in range(len(texts))]
-        sound = [vector for vector in vectors if vector is not None]
-        if len(sound) < len(vectors) or len({len(vector) for vector in sound}) > 1:
-            raise self._failure("answered with something that is no embedding")
-        return sound
+        vectors = _read_vectors(answer, len(texts))
+        if len({len(vector) for vector in vectors if vector}) != 1:
+            raise self._failure("answered with something that is no embedding", "no embedding")
+        return vectors
 
     def _post(self, texts: list[str], model: str, seconds: float, retries: int) -> Any:
         """The decoded answer, None where it is no JSON. Floats are asked for, since many servers get base64 wrong."""
@@ -3849,7 +3953,7 @@ class Embedder(_Endpoint):
 
     def _failure(self, what: str, failure: str | int = "") -> LancelotError:
         told = super()._failure(what, failure)
-        return TextsRefusedError(told.cause) if failure in TEXTS_REFUSED else told
+        return TextsRefusedError(told.cause) if failure in (*TEXTS_REFUSED, "no embedding") else told
 
 
 # --- many texts
@@ -3885,11 +3989,11 @@ class BulkEmbedder:
         notes = [] if self._embedder.available else [self._embedder.why_not]
         notes += [f"Chunks were left without a vector: {self._failure}"] if self._failure else []
         refused = plural(self._refused, "text")
-        return notes + ([f"The embedding server did not take {refused}."] if self._refused else [])
+        return notes + ([f"The embedding server gave no vector for {refused}."] if self._refused else [])
 
     def length_of(self, model: str) -> int:
         """The length of a model's vectors, 0 where the server does not tell."""
-        (vector,) = self.embed(["lancelot"], model=model)
+        (vector,) = self.embed([PLAIN_TEXT], model=model)
         return len(vector) if vector else 0
 
     def embed(self, texts: Sequence[str], *, model: str) -> list[Vector[float] | None]:
@@ -3909,7 +4013,8 @@ class BulkEmbedder:
             self._failure = str(error)
             return [None] * len(texts)
         self._worked = True
-        return [array.array("f", vector) for vector in vectors]
+        self._refused += vectors.count(None)
+        return [array.array("f", vector) if vector else None for vector in vectors]
 
     def _in_halves(self, texts: list[str], model: str, error: TextsRefusedError) -> list[Vector[float] | None]:
         """Servers differ in how many texts they take, and in how long ones: what is refused is divided."""
@@ -3917,8 +4022,12 @@ class BulkEmbedder:
             middle = len(texts) // 2
             # It was waited for already.
             return self._batch(texts[:middle], model, retries=1) + self._batch(texts[middle:], model, retries=1)
-        if not self._worked:
+        if texts == [PLAIN_TEXT]:
             self._failure = str(error)
+            return [None]
+        if not self._worked:
+            # It may be the fault of this text alone.
+            self._batch([PLAIN_TEXT], model, retries=1)
         self._refused += 1
         return [None]
 
@@ -3926,9 +4035,8 @@ class BulkEmbedder:
 # --- a chat model
 
 
-MAX_REPLY_BYTES = 32 * 1024 * 1024
-_STREAM_END = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 _THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+_LAST_THOUGHT = re.compile(r".*</think(?:ing)?>", re.DOTALL)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -3940,28 +4048,11 @@ class ChatReply:
     finish: str
 
 
-def read_body(parts: Iterable[bytes], deadline: float) -> bytes:
-    """A reply's bytes up to the mark that ends a stream; TimeoutError once the clock is past `deadline`.
-
-    It is there for servers that never close, and so that no thread goes on reading for a caller that is gone.
-    """
-    body = bytearray()
-    for part in parts:
-        # The mark may lie across two parts.
-        start = max(0, len(body) - len("data: [DONE]"))
-        body += part
-        if _STREAM_END.search(body, start) or len(body) > MAX_REPLY_BYTES:
-            break
-        if time.monotonic() > deadline:
-            raise TimeoutError
-    return bytes(body)
-
-
 def _content(value: Any) -> str:
     """The text of a message: a string, or parts of which those of type text count."""
     if isinstance(value, list):
         parts = (part for part in value if isinstance(part, dict) and part.get("type") == "text")
-        return "".join(_content(part.get("text")) for part in parts)
+        return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
     return value if isinstance(value, str) else ""
 
 
@@ -3989,9 +4080,11 @@ def _read_json(text: str) -> Any:
 
 def _without_thoughts(text: str) -> str:
     """A reply less what the model thought before it; some servers keep the mark that opens the thoughts to themselves."""
-    said = _THOUGHTS.sub("", text)
-    said = said.rpartition("</think>")[2]
-    return "" if said.lstrip().startswith("<think>") else said
+    last = _LAST_THOUGHT.match(text)
+    end = last.end() if last else 0
+    # Each mark that opens thoughts before the last one that closes some is closed too: none is followed to the end in vain.
+    said = _THOUGHTS.sub("", text[:end]).rpartition("</think>")[2] + text[end:]
+    return "" if said.lstrip().startswith(("<think>", "<thinking>")) else said
 
 
 def read_reply(body: bytes) -> ChatReply:
@@ -4004,13 +4097,13 @@ def read_reply(body: bytes) -> ChatReply:
         parts = [_read_choice(_read_json(text)), ChatReply("", "stop")]
     else:
         # Not splitlines(), which also breaks at characters that JSON may hold.
-        fields = [line.partition(":") for line in re.split(r"\r\n|\r|\n", text)]
-        data = [value.strip() for name, _, value in fields if name == "data"]
-        if ("event", ":", " error") in fields:
+        text = text.replace("\r", "\n")
+        if re.search(r"^event: error$", text, re.MULTILINE):
             raise ValueError("failed while it answered")
+        data = [one.rstrip() for one in re.findall(r"^data:[ \t]*(\S.*)", text, re.MULTILINE)]
         if not data:
             raise ValueError("answered with something that is no chat reply")
-        parts = [_read_choice(_read_json(one)) for one in data if one not in ("", "[DONE]")]
+        parts = [_read_choice(_read_json(one)) for one in data if one != "[DONE]"]
         parts += [ChatReply("", "stop")] if data[-1] == "[DONE]" else []
     said = clean_surrogates(_without_thoughts("".join(part.text for part in parts)))
     return ChatReply(_CONTROLS.sub("", said).strip(), next((part.finish for part in parts if part.finish), ""))
@@ -4054,10 +4147,8 @@ class ChatModel(_Endpoint):
     def _post(self, model: str, system: str, user: str) -> bytes:
         # Nothing but these three: some models refuse a temperature, some servers a limit.
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-        deadline = time.monotonic() + self._seconds
-        create = self._client.chat.completions.with_streaming_response.create
-        with create(model=model, messages=messages, stream=True) as answer:
-            return read_body(answer.http_response.iter_bytes(), deadline)
+        create = self._client.chat.completions.with_raw_response.create
+        return bytes(create(model=model, messages=messages, stream=True).http_response.content)
 
     @property
     def _shown_model(self) -> str:
@@ -4550,15 +4641,16 @@ def ask_prompt(question: str, passages: Iterable[Passage]) -> str:
 _CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _CITATION = re.compile(
     r" ?(?P<bracket>[\[【［])(?![12]\d{3}[\]】］])\s*(?:(?:passage|source)s?\s+)?"
-    r"(?P<numbers>\d{1,40}(?:\s*(?:,|;|&|and|-|–)\s*\d{1,40})*)\s*(?:†[^\]】］]*)?[\]】］]"
+    r"(?P<numbers>\d{1,40}(?:\s*(?:,|;|&|and|-|–)\s*\d{1,40})*)\s*(?:†[^\]】］]{0,300})?[\]】］]"
     r"(?P<link>(?:\(|\s\(\s*<?\w+:)(?:[^()\n]|\([^()\n]*\))*\))?",
     re.IGNORECASE,
 )
 _WIDEST_RANGE = 50
 
 
-_REMOTE = re.compile(r"^ {0,3}\[\d+\]:[^\n]*$|!(?=\[[^\]\n]*\]\()", re.MULTILINE)
+_REMOTE = re.compile(r"^ {0,3}\[\d+\]:[^\n]*$|(?<!!)!+(?=\[[^\]\n]{0,200}(?:\]\(|[^\]\n]{200}))", re.MULTILINE)
 """Parts of a reply that would make citations links, or load a picture from somewhere: a model may repeat a document's."""
+_MOST_PASSES = 20
 
 
 def _cited_numbers(written: str) -> Iterator[int]:
@@ -4590,13 +4682,15 @@ def _sift_citations(text: str, passages: int) -> Citations:
 def read_citations(text: str, passages: int) -> Citations:
     """The citations of a reply, such as [1], [1, 2] and [1][2], of so many passages. Code is left as it is."""
     removed: tuple[int, ...] = ()
-    while True:
+    for passes in itertools.count(1):
         sifted = _sift_citations(text, passages)
         removed += sifted.removed
         # What is left of a citation that was taken out may be another one.
         if sifted.text == text:
-            return replace(sifted, removed=tuple(dict.fromkeys(removed)))
-        text = sifted.text
+            break
+        # No model nests them like that: without brackets there is none to look for.
+        text = sifted.text if passes < _MOST_PASSES else re.sub(r"[\[\]【】［］]", "", sifted.text)
+    return replace(sifted, removed=tuple(dict.fromkeys(removed)))
 
 
 _MARK = re.compile(r"NOT(?:\\?_| )IN(?:\\?_| )DOCUMENTS")
@@ -8775,7 +8869,7 @@ def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Che
     """Embeds one word for real with a model, and compares the vector's length with those of the tables that need it."""
     host = host_of(status.settings.endpoint)
     try:
-        length = len(embedder.embed(["lancelot"], model=model)[0])
+        length = len(embedder.embed([PLAIN_TEXT], model=model)[0])
     except LancelotError as error:
         refused = "refused the API key" in str(error) or "cannot be given this API key" in str(error)
         return [Check("embeddings", "failed", str(error), _embedding_remedy(str(error), status), refused=refused)]

@@ -5,6 +5,7 @@ import math
 import re
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 import wire
-from conftest import DATABASES, child_environment
+from conftest import DATABASES, PROJECT, child_environment
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import Client
@@ -117,6 +118,8 @@ def test_a_request_names_the_model_asks_for_a_stream_and_sets_nothing_else(
         ("<think>[9] is it?</think>\n\nIt is so [1].", "It is so [1]."),
         ("thoughts alone\n</think>\nIt is so [1].", "It is so [1]."),
         ("<thinking>a</thinking><think>b</think>It is so [1].", "It is so [1]."),
+        ("<think>a</think>It is so [1], with <think> b.", "It is so [1], with <think> b."),
+        ("<think>a</think> <thinking>cut", ""),
         ("It\x1b[2J is so\x00 [1].", "It[2J is so [1]."),
     ],
 )
@@ -508,6 +511,8 @@ def test_a_share_fills_the_room_and_no_more(lengths: list[int], room: int) -> No
         ("So [1] (see above).", "So [1] (see above).", (1,), ()),
         ("So [1].\n\n[1]: http://evil/x\n", "So [1].\n\n\n", (1,), ()),
         ("So ![picture](http://evil/a.png) [1].", "So [picture](http://evil/a.png) [1].", (1,), ()),
+        (f"So !![{'a' * 900}](http://evil/a.png) [1].", f"So [{'a' * 900}](http://evil/a.png) [1].", (1,), ()),
+        ("So it is! [1] So![2] Oh![no].", "So it is! [1] So![2] Oh![no].", (1, 2), ()),
         ("So [\uff11] and [\uff19].", "So [\uff11] and.", (1,), (9,)),
         ("So [1](http://evil.example/?q=1) and [9](x).", "So [1] and.", (1,), (9,)),
         ("No number [a], [^1], [] [1a].", "No number [a], [^1], [] [1a].", (), ()),
@@ -517,6 +522,28 @@ def test_citations_are_read_and_those_of_no_passage_removed(
     reply: str, text: str, cited: tuple[int, ...], removed: tuple[int, ...]
 ) -> None:
     assert read_citations(reply, 3) == lancelot.Citations(text, cited, removed)
+
+
+HOSTILE_REPLIES = ("<think>", "[1\u2020", "![", "!", "[1](", "[", "`", " [1, ", "NOT_IN_", "data:\n", "\n")
+
+
+def test_no_reply_takes_long_to_read() -> None:
+    """In a process of its own, since a regular expression that is at it cannot be stopped."""
+    lines = (
+        "import json, lancelot",
+        f"texts = [part * (2_000_000 // len(part)) for part in {HOSTILE_REPLIES}]",
+        "texts.append('[' * 300_000 + '9]' * 300_000)",
+        "for text in texts:",
+        "    said = lancelot.read_reply(json.dumps({'choices': [{'message': {'content': text + 'So'}}]}).encode()).text",
+        "    lancelot.is_no_answer(lancelot.read_citations(said, 3).text, ())",
+        "    lancelot.fenced_passage(1, lancelot.Hit(1, 1.0, text[:999], text[:999], text, {}), text)",
+        "[read_stream] = [lancelot.read_reply((texts[-3] + 'data: ' + '{\"choices\": []}').encode())]",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=PROJECT, timeout=120, check=True)
+
+
+def test_citations_inside_one_another_without_end_leave_no_bracket() -> None:
+    assert read_citations("[" * 300 + "9]" * 300, 3) == lancelot.Citations("9" * 280, (), (9,))
 
 
 @given(

@@ -1,8 +1,9 @@
 """Many texts become vectors in batches, a few at a time, by servers that are busy, picky or gone."""
 
 import json
+import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,12 +15,13 @@ Answer = tuple[int, dict[str, str]]
 
 
 class BusyServer(ThreadingHTTPServer):
-    """An embedding server that answers as `decide(texts, number of the request)` says."""
+    """An embedding server that answers as `decide(texts, number of the request)` says, with `bad` vectors by text."""
 
     daemon_threads = True
 
-    def __init__(self, decide: Callable[[list[str], int], Answer]) -> None:
+    def __init__(self, decide: Callable[[list[str], int], Answer], bad: Mapping[str, Any]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.bad = bad
         self.decide = decide
         self.batches: list[list[str]] = []
         self.now = self.most = 0
@@ -46,7 +48,8 @@ class Handler(BaseHTTPRequestHandler):
             number = len(self.server.batches)
         threading.Event().wait(0.05)
         status, headers = self.server.decide(texts, number)
-        data = [{"index": place, "embedding": [float(len(text)), 1.0]} for place, text in enumerate(texts)]
+        vectors = [self.server.bad.get(text, [float(len(text)), 1.0]) for text in texts]
+        data = [{"index": place, "embedding": vector} for place, vector in enumerate(vectors)]
         body = json.dumps({"data": data} if status == 200 else {"error": {"message": "no"}}).encode()
         with self.server.lock:
             self.server.now -= 1
@@ -62,8 +65,8 @@ def serve(make_settings: Callable[..., lancelot.Settings]) -> Iterator[Callable[
     """Starts a server and gives it with a bulk embedder that asks it."""
     running: list[BusyServer] = []
 
-    def start(decide: Callable[[list[str], int], Answer] = lambda _texts, _number: (200, {})) -> Any:
-        server = BusyServer(decide)
+    def start(decide: Callable[[list[str], int], Answer] = lambda _texts, _number: (200, {}), **bad: Any) -> Any:
+        server = BusyServer(decide, bad)
         running.append(server)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         embedder = lancelot.Embedder(
@@ -112,7 +115,7 @@ def test_a_text_that_is_not_taken_costs_no_other_its_vector(
     _, bulk = serve(lambda texts, _number: (status if "x" * 7 in texts else 200, {"Retry-After": "0.01"}))
     vectors = bulk.embed(TEXTS[:20], model="m")
     assert [place for place, vector in enumerate(vectors) if vector is None] == [6]
-    assert bulk.notes == ["The embedding server did not take 1 text."]
+    assert bulk.notes == ["The embedding server gave no vector for 1 text."]
 
 
 def test_a_server_that_takes_nothing_is_not_asked_for_each_text(serve: Callable[..., Any]) -> None:
@@ -138,3 +141,19 @@ def test_when_the_run_is_stopped_nothing_more_is_asked(serve: Callable[..., Any]
     bulk._stop.set()  # noqa: SLF001 - the run holds the same event
     assert not any(bulk.embed(TEXTS, model="m"))
     assert server.batches == []
+
+
+@pytest.mark.parametrize("bad", [None, [None, None], [math.nan, 1.0], [0.0, 0.0], [], "", {}], ids=str)
+def test_a_vector_of_no_numbers_costs_no_other_text_its_own(bad: Any, serve: Callable[..., Any]) -> None:
+    _, bulk = serve(**{"x" * 7: bad, "x" * 65: bad})
+    vectors = bulk.embed(TEXTS[:65], model="m")
+    assert [place for place, vector in enumerate(vectors) if vector is None] == [6, 64]
+    assert bulk.notes == ["The embedding server gave no vector for 2 texts."]
+    assert bulk.works
+
+
+def test_a_server_that_gives_no_vectors_at_all_is_not_asked_for_each_text(serve: Callable[..., Any]) -> None:
+    server, bulk = serve(**dict.fromkeys([*TEXTS, lancelot.PLAIN_TEXT]))
+    assert not any(bulk.embed(TEXTS, model="m"))
+    assert len(server.batches) < 50
+    assert "answered with something that is no embedding" in bulk.notes[0]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 import socket
 import subprocess
 import sys
 import threading
-import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,26 +29,59 @@ def logged(tmp_path: Path, embedding_server: Callable[..., str]) -> tuple[str, C
     return embedding_server("--log", str(log)), lambda: list(map(json.loads, log.read_text("utf-8").splitlines()))
 
 
-@pytest.fixture
-def trickling() -> Iterator[str]:
-    """A server that sends a byte of its answer now and then, and never the last one."""
-    stop = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(30)
+class Endless:
+    """A server that sends the head of an answer and then the same part over and over, until its client hangs up."""
 
-    def serve() -> None:
-        with listener.accept()[0] as connection:
+    def __init__(self, head: bytes, part: bytes, pause: float) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(30)
+        self._head, self._part, self._pause = head, part, pause
+        self._stop = threading.Event()
+        self.sent = 0
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError), self._listener.accept()[0] as connection:
             connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
-            while not stop.wait(0.05):
-                connection.sendall(b" ")
+            connection.sendall(self._head)
+            while not self._stop.wait(self._pause):
+                connection.sendall(self._part)
+                self.sent += len(self._part)
 
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    stop.set()
-    thread.join(10)
-    listener.close()
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
+
+    def is_left(self) -> bool:
+        """Whether the client hung up."""
+        self._thread.join(30)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        self._listener.close()
+
+
+@pytest.fixture
+def endless() -> Iterator[Callable[..., Endless]]:
+    """Starts servers without end: `endless(head, part)`, with a pause between the parts where one is given."""
+    running: list[Endless] = []
+
+    def start(head: bytes, part: bytes, *, pause: float = 0) -> Endless:
+        running.append(Endless(head, part, pause))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.close()
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+BLANKS = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+PACKER = zlib.compressobj(9, wbits=31)
+PACKED_START, PACKED_PART = (PACKER.compress(b" " * size) + PACKER.flush(zlib.Z_FULL_FLUSH) for size in (1, 2**22))
 
 
 def test_a_query_is_asked_for_once_and_remembered(
@@ -196,12 +231,91 @@ def test_a_locked_keychain_is_told_as_a_reason(make_settings: MakeSettings) -> N
     assert embedder.why_not == "No API key is set, so there are no embeddings. The system keychain is locked."
 
 
-def test_a_server_that_trickles_is_bounded_by_the_time_limit(make_settings: MakeSettings, trickling: str) -> None:
-    embedder = Embedder(make_settings(OPENAI_BASE_URL=trickling, LANCELOT_EMBEDDING_TIMEOUT="0.4"))
-    began = time.monotonic()
-    with pytest.raises(LancelotError, match=r"did not answer within 0\.4 s"):
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n", BLANKS),
+        (OK + b"\r\n", b" " * 0x10000),
+        (OK.replace(b"200 OK", b"500 Failed") + b"\r\n", b" " * 0x10000),
+        (OK.replace(b"200 OK", b"302 Found") + b"Location: /v1\r\n\r\n", b" " * 0x10000),
+        (OK + b"Content-Encoding: gzip\r\n\r\n" + PACKED_START, PACKED_PART),
+        (OK + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(b"{}"), b"behind the end"),
+    ],
+    ids=["chunked", "no length", "error", "redirect", "gzip bomb", "behind a gzip"],
+)
+def test_an_answer_without_end_is_read_to_a_limit_and_then_hung_up_on(
+    head: bytes, part: bytes, endless: Callable[..., Endless], make_settings: MakeSettings
+) -> None:
+    server = endless(head, part)
+    settings = make_settings(OPENAI_BASE_URL=server.address, LANCELOT_EMBEDDING_TIMEOUT="60")
+    with pytest.raises(LancelotError, match=r"no embedding|HTTP 500|HTTP 302"):
+        Embedder(settings).embed(["word"])
+    assert server.is_left()
+    # What lies in the buffers of the system was sent too.
+    assert server.sent < lancelot.MAX_REPLY_BYTES + 16 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [
+        (OK + b"Content-Length: 100000\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (OK + b"Content-Encoding: gzip\r\nContent-Length: 100000\r\n\r\n" + PACKED_START, b"\0\0\0\xff\xff"),
+    ],
+    ids=["body", "head", "informational", "gzip of nothing"],
+)
+def test_a_server_that_trickles_is_hung_up_on_when_the_time_is_over(
+    head: bytes, part: bytes, endless: Callable[..., Endless], make_settings: MakeSettings
+) -> None:
+    server = endless(head, part, pause=0.05)
+    embedder = Embedder(make_settings(OPENAI_BASE_URL=server.address, LANCELOT_EMBEDDING_TIMEOUT="1"))
+    _ = embedder._client  # noqa: SLF001 - to import openai takes longer than the limit
+    with pytest.raises(LancelotError, match="did not answer within 1 s"):
         embedder.embed(["word"])
-    assert time.monotonic() - began < 10
+    assert server.is_left()
+    for thread in threading.enumerate():
+        if thread.name == "the embedding call":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_many_texts_are_given_up_where_the_answer_has_no_end(
+    endless: Callable[..., Endless], make_settings: MakeSettings
+) -> None:
+    server = endless(OK + b"\r\n", b" " * 0x10000)
+    bulk = lancelot.BulkEmbedder(Embedder(make_settings(OPENAI_BASE_URL=server.address)))
+    assert bulk.embed([lancelot.PLAIN_TEXT], model="m") == [None]
+    assert not bulk.works
+    assert server.is_left()
+
+
+@pytest.mark.parametrize(
+    ("indexes", "places"),
+    [
+        ([0, 1, 2], [0, 1, 2]),
+        ([2, 0, 1], [1, 2, 0]),
+        ([None, None, None], [0, 1, 2]),
+        ([0, 0, 0], [0, 1, 2]),
+        ([1, 2, 3], [0, 1, 2]),
+        ([0, 2], [0, None, 1]),
+        ([0, 0], [None, None, None]),
+        ([None, None], [None, None, None]),
+        ([[], {}, "a"], [0, 1, 2]),
+    ],
+    ids=str,
+)
+def test_each_text_gets_the_vector_of_its_index_or_else_of_its_place(
+    indexes: list[Any], places: list[int | None]
+) -> None:
+    items = [{"index": index, "embedding": [1.0, float(place)]} for place, index in enumerate(indexes)]
+    vectors = lancelot._read_vectors({"data": items}, 3)  # noqa: SLF001
+    assert [vector and vector[1] for vector in vectors] == places
+
+
+@pytest.mark.parametrize("answer", [None, [], {"data": None}, {"data": [None]}, {"data": ["x"]}, {"data": {"0": []}}])
+def test_what_is_no_answer_of_an_embedding_server_holds_no_vector(answer: Any) -> None:
+    assert lancelot._read_vectors(answer, 1) == [None]  # noqa: SLF001
 
 
 def test_a_failure_names_the_host_and_neither_user_password_nor_key(make_settings: MakeSettings) -> None:
@@ -270,8 +384,8 @@ def test_a_server_that_wants_a_key_where_there_is_none_is_told_so(
 
 @pytest.mark.parametrize("number", [1e308, -1e39])
 def test_numbers_that_no_vector_column_can_hold_are_no_embedding(number: float) -> None:
-    assert lancelot._read_vector({"data": [{"embedding": [0.5, number]}]}, 0) is None  # noqa: SLF001
-    assert lancelot._read_vector({"data": [{"embedding": [0.5, 3e38]}]}, 0) == (0.5, 3e38)  # noqa: SLF001
+    assert lancelot._read_vector({"embedding": [0.5, number]}) is None  # noqa: SLF001
+    assert lancelot._read_vector({"embedding": [0.5, 3e38]}) == (0.5, 3e38)  # noqa: SLF001
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"])
