@@ -7569,7 +7569,7 @@ class Extractor:
 
 
 IGNORE_FILES = (".git/info/exclude", ".gitignore", ".lancelotignore")
-ALWAYS_IGNORED = (b"node_modules/", b"__pycache__/", b"*.lance/")
+ALWAYS_IGNORED = b"node_modules/\n__pycache__/\n*.lance/"
 """What an ignore file can take back with `!`: packages of others, bytecode, and databases of LanceDB."""
 MAX_IGNORE_BYTES = 200_000
 MAX_PATTERN_BYTES = 4096
@@ -7717,22 +7717,6 @@ def pattern_regex(pattern: bytes) -> bytes:
     return _leftmost([_leftmost(parts, b"[^/]*?", numbers) for parts in groups], b"(?:[^/]*/)*?", numbers) + rb"\Z"
 
 
-def read_rules(folder: str, lines: Iterable[bytes]) -> Rules:
-    """Rules for the paths below a folder, which is relative to the one that is indexed and ends in a slash, or is "".
-
-    A line that is no pattern is passed over, as git does.
-    """
-    patterns = []
-    flags = re.DOTALL | (re.IGNORECASE if sys.platform in ("win32", "darwin") else 0)
-    for line in lines:
-        pattern = line.removeprefix(b"!")
-        if line and not line.startswith(b"#"):
-            with contextlib.suppress(ValueError):
-                regex = re.compile(pattern_regex(pattern), flags)
-                patterns.append(Pattern(regex, pattern.endswith(b"/"), ignores=pattern == line))
-    return Rules(folder, tuple(reversed(patterns)))
-
-
 def _pattern_lines(content: bytes) -> Iterator[bytes]:
     """The lines of an ignore file without the spaces at their ends; UnreadableError where one cannot be obeyed."""
     if b"\0" in content:
@@ -7744,6 +7728,22 @@ def _pattern_lines(content: bytes) -> Iterator[bytes]:
         stripped = text.rstrip(b" ")
         backslashes = len(stripped) - len(stripped.rstrip(b"\\"))
         yield text[: len(stripped) + backslashes % 2]  # a space after a backslash is part of the name
+
+
+def read_rules(folder: str, content: bytes) -> Rules:
+    """Rules for the paths below a folder, which is relative to the one that is indexed and ends in a slash, or is "".
+
+    A line that is no pattern is passed over, as git does; UnreadableError where the whole cannot be obeyed.
+    """
+    patterns = []
+    flags = re.DOTALL | (re.IGNORECASE if sys.platform in ("win32", "darwin") else 0)
+    for line in _pattern_lines(content):
+        pattern = line.removeprefix(b"!")
+        if line and not line.startswith(b"#"):
+            with contextlib.suppress(ValueError):
+                regex = re.compile(pattern_regex(pattern), flags)
+                patterns.append(Pattern(regex, pattern.endswith(b"/"), ignores=pattern == line))
+    return Rules(folder, tuple(reversed(patterns)))
 
 
 @contextlib.contextmanager
@@ -7784,8 +7784,8 @@ class FileFinder:
         self._top = within or root
         way = root.relative_to(self._top).as_posix()
         self._way = "" if way == "." else f"{way}/"
-        self._include = read_rules("", map(os.fsencode, include)) if include else None
-        self._exclude = read_rules("", map(os.fsencode, exclude))
+        self._include = read_rules("", os.fsencode("\n".join(include))) if include else None
+        self._exclude = read_rules("", os.fsencode("\n".join(exclude)))
         self._stop = stop or threading.Event()
         self._files: list[FoundFile] = []
         self._ignored: Counter[str] = Counter()
@@ -7843,7 +7843,7 @@ class FileFinder:
             path = folder / name
             try:
                 if stat.S_ISREG(path.lstat().st_mode):
-                    rules += (read_rules(relative, _pattern_lines(read_regular(path, MAX_IGNORE_BYTES))),)
+                    rules += (read_rules(relative, read_regular(path, MAX_IGNORE_BYTES)),)
                 else:
                     self._not_obeyed.append(path)
             except (FileNotFoundError, NotADirectoryError):

@@ -88,6 +88,7 @@ def test_patterns_of_the_command_include_and_exclude(make_files: Callable[..., P
     assert found(root, include=("*.md",), exclude=("old/",)) == ["a.md", "docs/c.md"]
     assert ignored(root, include=("*.md",), exclude=("old/",)) == {"not included": 1, "ignored by pattern": 1}
     assert found(root, include=("/docs/",)) == ["docs/c.md", "docs/old/d.md"]
+    assert found(root, include=("/docs/", "!d.md ")) == ["docs/c.md"]
 
 
 def test_a_line_that_is_no_pattern_is_passed_over(make_files: Callable[..., Path]) -> None:
@@ -354,7 +355,7 @@ def test_an_ignore_file_that_cannot_be_read_keeps_its_folder_out(
 def test_matching_a_hostile_pattern_does_not_grow_with_a_power_of_its_length(pattern: str, name: str) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(Path(lancelot.__file__).parent)!r}); import lancelot\n"
-        f"print(lancelot.read_rules('', [{pattern.encode()!r}]).ignores({name!r}))"
+        f"print(lancelot.read_rules('', {pattern.encode()!r}).ignores({name!r}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "None\n", done.stderr
