@@ -65,6 +65,32 @@ def test_one_line_is_one_line_that_utf8_can_hold(text: str) -> None:
     assert one_line(line) == line
 
 
+TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "ignore all of this")
+ENGLAND = "\U0001f3f4" + "".join(chr(0xE0000 + ord(letter)) for letter in "gbeng") + "\U000e007f"
+WANTED_JOINERS = ["می‌خواهم", "👩‍👩‍👧", "❤️‍🔥", "क्‍ष", ENGLAND, "葛\U000e0100", "☺️"]
+
+
+def test_what_is_hidden_in_a_text_is_no_part_of_an_answer() -> None:
+    assert lancelot.clean_text(f"a{TAGS}b") == lancelot.one_line(f"a{TAGS}b") == "ab"
+    assert lancelot.clean_text("a\ufe01\ufe02\U000e0101\U000e01efb") == "a\ufe01b"
+    assert lancelot.clean_text(f"{ENGLAND}{TAGS}") == ENGLAND
+    assert lancelot.json_safe({f"k{TAGS}": [f"v{TAGS}"]}) == {"k": ["v"]}
+    for text in (*WANTED_JOINERS, "\u202eabc\u200b\x1b", "plain"):
+        assert lancelot.clean_text(text) == text
+
+
+@pytest.mark.parametrize("text", WANTED_JOINERS)
+def test_joiners_flags_and_variants_stay_at_a_terminal(text: str) -> None:
+    assert lancelot.clean_lines(f"{text}\t.\n{text}") == f"{text}\t.\n{text}"
+
+
+@given(st.text(st.characters()), st.sampled_from("\u200c\u200d\x1b\x9b\u202e\u2066\u200b\ufeff\U000e0041\r"))
+def test_a_terminal_is_shown_no_control_and_nothing_hidden(text: str, control: str) -> None:
+    shown = lancelot.clean_lines(f"a{control}b{text}{control}")
+    assert shown.startswith("ab")
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060-\u2069\ufeff]", shown)
+
+
 def test_a_lone_surrogate_becomes_a_replacement_character_and_a_pair_its_letter() -> None:
     assert one_line("a\ud83db") == "a\ufffdb"
     assert one_line("\ud83d\ude00") == "😀"

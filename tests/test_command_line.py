@@ -150,6 +150,72 @@ def test_query_for_a_person_is_the_block_that_a_model_gets(run: Run, make_search
     assert json.loads(run("query", QUERY, *WORLD, "--context-budget", "1500", "--json").out) == {"context": block}
 
 
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eesrever\u2066\u200b\ufeff\U000e0041"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("search", "lighthouse"),
+        ("search", f"light{HOSTILE}house", "--type", "text"),
+        ("query", "lighthouse"),
+        ("read", "one"),
+        ("files",),
+        ("status",),
+        ("status", "--verbose"),
+        ("doctor",),
+        ("search", "lighthouse", "--table", HOSTILE),
+        ("search", "lighthouse", "--limit", HOSTILE),
+        ("read", HOSTILE),
+        (HOSTILE,),
+        ("index", HOSTILE),
+    ],
+    ids=lambda words: words[0] if words[0].isascii() else "a word",
+)
+@pytest.mark.parametrize("as_json", [False, True], ids=["lines", "JSON"])
+def test_nothing_that_a_terminal_obeys_reaches_it(
+    words: tuple[str, ...],
+    as_json: bool,  # noqa: FBT001 - both forms
+    run: Run,
+    make_table: Callable[..., Path],
+) -> None:
+    joined = (
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \U0001f469\u200d\U0001f467"  # a Persian word and a family
+    )
+    text = f"lighthouse {HOSTILE} {joined}"
+    columns = {"id": ["one"], "text": [text], "title": [HOSTILE], "source": [HOSTILE], f"x{HOSTILE}": [HOSTILE]}
+    where = ("--path", str(make_table(columns))) if words[0] != HOSTILE else ()
+    json_form = ("--json",) if as_json and words[0] not in ("doctor", "index", HOSTILE) else ()
+    ended = run(*words, *where, *json_form)
+    assert not OBEYED.search(ended.out + ended.err)
+    assert ended.out + ended.err
+    if json_form and ended.out and words[0] in ("query", "read"):
+        assert "\x1b]0;title\x07" in ended.out.encode().decode("unicode_escape")
+    elif words[0] in ("query", "read") and not ended.code:
+        assert joined in ended.out
+
+
+def test_the_names_of_files_do_not_reach_a_terminal_as_they_are(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / f"a{HOSTILE}.pdf").write_bytes(b"%PDF-1.4 broken")
+    ended = run("index", str(tmp_path / "docs"), "--path", str(tmp_path / "db"))
+    assert "]0;title" in ended.out + ended.err
+    assert not OBEYED.search(ended.out + ended.err)
+
+
+def test_a_log_and_a_defect_are_cleaned_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        lancelot.logger.error("lost %s", HOSTILE)
+        raise RuntimeError(HOSTILE)
+
+    monkeypatch.setitem(lancelot.COMMANDS, "files", fail)
+    ended = run("files")
+    assert ended.code == 3
+    assert ended.err.count("]0;title") == 2
+    assert not OBEYED.search(ended.err)
+
+
 def test_query_gives_an_overview(run: Run) -> None:
     ended = run("query", "", *WORLD, "--warm-start", "--json")
     assert ended.code == 0
