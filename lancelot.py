@@ -1317,8 +1317,8 @@ VECTOR_DEPTH = 1000
 FTS_DEPTH = 10_000
 MOST_TIES = 200_000
 SCAN_BATCH = 8192
-REPLACED_WITHIN = 10.0
-"""Seconds that a table may be missed before it counts as dropped for good."""
+REPLACED_WITHIN = 1.0
+"""Seconds that a table may be missed before it counts as dropped: a little less than the calls on it are repeated."""
 
 OWN_METADATA = b"lancelot"
 """The key of the schema's metadata that marks a table of our own; its value is JSON."""
@@ -1481,16 +1481,29 @@ class Row:
 # --- the folder
 
 
+NAMESPACE_MARK = "$"
+"""Stands between the names of namespaces and of the table in them; no table's own name can hold it."""
+_IN_NAMESPACE = re.compile(r"[0-9a-f]{8}_(?=.*\$)")
+"""What LanceDB puts before the name of a table's folder where it is in a namespace; that folder has no suffix."""
+
+
+def _table_in(entry: Path) -> str:
+    """The name of the table that a folder in a database is, by its name alone; "" where it is none."""
+    if entry.suffix == ".lance":
+        return entry.stem
+    return entry.name[mark.end() :] if (mark := _IN_NAMESPACE.match(entry.name)) else ""
+
+
 def holds_tables(folder: Path) -> bool:
-    """Whether a folder has a table's folder (`*.lance`) directly in it."""
+    """Whether a folder has a table's folder (`*.lance`, or one in a namespace) directly in it."""
     try:
-        return any(entry.suffix == ".lance" and entry.is_dir() for entry in folder.iterdir())
+        return any(_table_in(entry) and entry.is_dir() for entry in folder.iterdir())
     except OSError:
         return False
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""What LanceDB allows as the name of a table."""
+"""What LanceDB allows as the name of a table, and of a namespace here."""
 LOOK_SECONDS = 0.5
 
 
@@ -1502,7 +1515,8 @@ def seen_tables(path: str | None) -> tuple[str, ...]:
         found = bounded(lambda: list(Path(path).iterdir()), seconds=LOOK_SECONDS, name="looking into the folder")
     except (OSError, TimeoutError, ValueError):
         return ()
-    return tuple(sorted(one.stem for one in found if one.suffix == ".lance" and _PLAIN_NAME.fullmatch(one.stem)))
+    names = map(_table_in, found)
+    return tuple(sorted(name for name in names if all(map(_PLAIN_NAME.fullmatch, name.split(NAMESPACE_MARK)))))
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -1874,9 +1888,36 @@ def _engine_failure(
     )
 
 
+_REFUSED_NAME = re.compile(r'Invalid table name \("(.*)"\)')
+_NO_PERMISSION = re.compile(
+    r"(?:file|operation on|path) '?((?:/|[A-Za-z]:).+?)'?(?::|\. Detail:) .*?(?:os error|errno) (?:13|5)\b"
+)
+
+_NOT_FOUND = re.compile(r"Not found: ((?:/|[A-Za-z]:).+?\.lance)(?:,|$)")
+
+
+def _folder_failure(words: str) -> LancelotError | None:
+    """What an error of a local folder means that its owner can put right by a name or a permission; None for others."""
+    if refused := _REFUSED_NAME.search(words):
+        allowed = re.sub(r"[^A-Za-z0-9_.-]+", "-", refused[1])
+        return LancelotError(
+            f'LanceDB opens no table named "{refused[1]}": it takes letters without accents, digits, dots, dashes and underscores.',
+            f"Rename the folder {refused[1]}.lance, as to {allowed}.lance.",
+        )
+    kept = _NO_PERMISSION.search(words)
+    path = kept[1] if kept else None
+    if gone := _NOT_FOUND.search(words):
+        # The engine looks for the files of an older index where it may not read those of this one.
+        with contextlib.suppress(OSError):
+            path = next((one for one in Path(gone[1]).parent.iterdir() if not os.access(one, os.R_OK)), None)
+    return (
+        LancelotError(f"This user may not read {path}.", "Give this user the permission to read it.") if path else None
+    )
+
+
 def _told(doing: str, error: BaseException, remedy: str) -> LancelotError:
     words = one_line(str(error))
-    if failure := _store_failure(words) or _service_failure(words):
+    if failure := _store_failure(words) or _service_failure(words) or _folder_failure(words):
         return failure
     if _is_stale(error):
         return being_rewritten()
@@ -1995,6 +2036,8 @@ def _choose_vector(
         lengths = listed(f"{name} ({length})" for name, length in vectors.items())
         return None, f"it has several vector columns, {lengths}; name one as vectorColumn"
     others = [named] if named else [name for name in schema.names if holds_vectors(schema.field(name).type)]
+    if others and "`" in others[0]:
+        return None, f"the column {others[0]} has a back-tick in its name, by which LanceDB cannot search"
     if others:
         return None, f"the column {others[0]} holds {schema.field(others[0]).type}, not fixed-size vectors of floats"
     return None, "it has no vector column"
@@ -2175,13 +2218,13 @@ def find_layout(
 
     schema = pa.schema([_as_read(field) for field in table.schema], table.schema.metadata)
     lengths = {field.name: _vector_length(field.type) for field in schema}
-    vectors = {name: length for name, length in lengths.items() if length}
+    vectors = {name: length for name, length in lengths.items() if length and "`" not in name}
     chosen, problem = _choose_vector(schema, vectors, named=vector, embedding_length=embedding_length)
     if vectors and "_distance" in schema.names:
         vectors, chosen, problem = {}, None, "its column _distance hides the engine's own distances"
     text_column = find_text_column(schema, text) if text else _find_text(table, schema)
     return TableLayout(
-        table=table.name,
+        table=getattr(table, "id", table.name),
         rows=table.count_rows(),
         schema=schema,
         text=text_column,
@@ -2283,6 +2326,16 @@ def _refuse_redirect(address: str) -> None:
         )
 
 
+def _pages(call: Callable[..., Any]) -> Iterator[Any]:
+    """Every page of a listing of LanceDB."""
+    token: str | None = None
+    while page := call(page_token=token, limit=1000):
+        yield page
+        token = page.page_token
+        if not token:
+            return
+
+
 class Store:
     """A LanceDB folder, or the address of one, opened when it is first needed. Safe to share between threads.
 
@@ -2360,15 +2413,17 @@ class Store:
         return sorted(dict.fromkeys(names))
 
     def _list(self, database: Any) -> list[str]:
+        """The tables of the folder, and those of its namespaces as `namespace$table`."""
         names: list[str] = []
-        token: str | None = None
+        paths: list[list[str]] = [[]]
         with engine_errors("list the tables"):
-            while True:
-                page = database.list_tables(page_token=token, limit=1000)
-                names += page.tables
-                token = page.page_token
-                if not token:
-                    return names
+            for path in paths:
+                for page in _pages(functools.partial(database.list_tables, path)):
+                    names += [NAMESPACE_MARK.join((*path, name)) for name in page.tables]
+                if scheme_of(str(self.path)) != SERVICE_SCHEME:
+                    for page in _pages(functools.partial(database.list_namespaces, path)):
+                        paths += [[*path, name] for name in page.namespaces]
+        return names
 
     def is_replaced(self, name: str, names: Sequence[str]) -> bool:
         """Whether a table, or every table, was there before and has not been missed for long: its writer replaces it."""
@@ -2383,9 +2438,11 @@ class Store:
         """
         database = self.connect()
         doing = f"open the table {one_line(name)}"
+        *namespace, own_name = name.split(NAMESPACE_MARK)
+        opened = functools.partial(database.open_table, own_name, namespace_path=namespace)
         try:
             with engine_errors(doing):
-                table = self._in_time(lambda: database.open_table(name, version=database.open_table(name).version))
+                table = self._in_time(lambda: opened(version=opened().version))
         except LancelotError as error:
             # A folder that never was a table in this process may be damaged: the engine's words tell more.
             if not error.stale or name in self._opened or error.__cause__ is None:
@@ -2394,17 +2451,17 @@ class Store:
         self._opened.add(name)
         return table
 
-    def layouts(self) -> tuple[list[TableLayout], dict[str, str]]:
-        """The layout of every readable table, and the reason for each that is not."""
-        found = {name: self._layout_or_reason(name) for name in self.table_names()}
+    def layouts(self) -> tuple[list[TableLayout], dict[str, LancelotError]]:
+        """The layout of every readable table, and what keeps each other from being read."""
+        found = {name: self._layout_or_error(name) for name in self.table_names()}
         layouts = [layout for layout in found.values() if isinstance(layout, TableLayout)]
-        return layouts, {name: reason for name, reason in found.items() if isinstance(reason, str)}
+        return layouts, {name: error for name, error in found.items() if isinstance(error, LancelotError)}
 
-    def _layout_or_reason(self, name: str) -> TableLayout | str:
+    def _layout_or_error(self, name: str) -> TableLayout | LancelotError:
         try:
             return self.layout(self.open(name))
         except LancelotError as error:
-            return error.cause
+            return error
 
     def layout(self, table: Any, *, text: str | None = None, vector: str | None = None) -> TableLayout:
         """Finds a table's columns; names given win, and one that is missing is a LancelotError with those there are."""
@@ -3295,7 +3352,7 @@ def rank_with_text(scope: Scope, rank: Callable[[str | None], Ranking]) -> Ranki
 
 def rank_filtered(scope: Scope) -> Ranking:
     """All rows in scope, in the order of the table: what a filter without a query asks for."""
-    numbers = [number for batch in scope.batches([]) for number in batch.column("_rowid").to_pylist()]
+    numbers = [number for batch in scope.batches(["_rowid"]) for number in batch.column("_rowid").to_pylist()]
     return Ranking(tuple(numbers), (0.0,) * len(numbers), total=len(numbers))
 
 
@@ -3991,7 +4048,7 @@ class BulkEmbedder:
         self._embedder = embedder
         self._stop = stop or threading.Event()
         self._failure: str = ""
-        self._refused = 0
+        self._refused: set[str] = set()
         self._worked = False
 
     @property
@@ -4008,7 +4065,7 @@ class BulkEmbedder:
         """Sentences on why texts have no vector."""
         notes = [] if self._embedder.available else [self._embedder.why_not]
         notes += [f"Chunks were left without a vector: {self._failure}"] if self._failure else []
-        refused = plural(self._refused, "text")
+        refused = plural(len(self._refused), "text")
         return notes + ([f"The embedding server gave no vector for {refused}."] if self._refused else [])
 
     def length_of(self, model: str) -> int:
@@ -4033,7 +4090,7 @@ class BulkEmbedder:
             self._failure = str(error)
             return [None] * len(texts)
         self._worked = True
-        self._refused += vectors.count(None)
+        self._refused.update(text for text, vector in zip(texts, vectors, strict=True) if vector is None)
         return [array.array("f", vector) if vector else None for vector in vectors]
 
     def _in_halves(self, texts: list[str], model: str, error: TextsRefusedError) -> list[Vector[float] | None]:
@@ -4048,7 +4105,7 @@ class BulkEmbedder:
         if not self._worked:
             # It may be the fault of this text alone.
             self._batch([PLAIN_TEXT], model, retries=1)
-        self._refused += 1
+        self._refused.add(texts[0])
         return [None]
 
 
@@ -4413,7 +4470,7 @@ class Status:
     why_no_embeddings: str
     problem: str
     tables: tuple[TableLayout, ...]
-    unreadable: Mapping[str, str]
+    unreadable: Mapping[str, LancelotError]
     default_table: str | None
     default_problem: str = ""
     remedy: str = ""
@@ -4852,7 +4909,7 @@ class Searcher:
     def status(self) -> Status:
         """What there is to search, whatever is broken."""
         layouts: list[TableLayout] = []
-        unreadable: dict[str, str] = {}
+        unreadable: dict[str, LancelotError] = {}
         problem, remedy, default, default_problem = "", "", None, ""
         try:
             # A disk or an object store that does not answer must not keep the answer back.
@@ -4895,21 +4952,23 @@ class Searcher:
             types[found.file_type] += found.chunks
         return Stats(name, layout.rows, len(sources), {name or NO_TYPE: count for name, count in types.most_common()})
 
-    def _read_folder(self) -> tuple[list[TableLayout], dict[str, str], str | None, str]:
+    def _read_folder(self) -> tuple[list[TableLayout], dict[str, LancelotError], str | None, str]:
         """The readable tables, why each other is not, and the table of a call that names none or why there is none."""
         layouts, unreadable = self.store.layouts()
-        unreadable |= {layout.table: reason for layout in layouts if (reason := self._why_no_row(layout))}
+        unreadable |= {layout.table: error for layout in layouts if (error := self._row_error(layout))}
         default, default_problem = self._default_table()
         return [one for one in layouts if one.table not in unreadable], unreadable, default, default_problem
 
-    def _why_no_row(self, layout: TableLayout) -> str:
-        """Why the first row of a table cannot be read as a search reads it; "" where it can, or where there is none."""
+    def _row_error(self, layout: TableLayout) -> LancelotError | None:
+        """Why the first row of a table cannot be read as a search reads it; None where it can, or where there is none."""
         try:
             scope = Scope(self.store.open(layout.table), layout)
-            read_rows(scope, [n for batch in scope.batches([], most=1) for n in batch.column("_rowid").to_pylist()])
+            read_rows(
+                scope, [n for batch in scope.batches(["_rowid"], most=1) for n in batch.column("_rowid").to_pylist()]
+            )
         except LancelotError as error:
-            return str(error) if error.stale else error.cause
-        return ""
+            return LancelotError(str(error), LOOK_AT_STATUS) if error.stale else error
+        return None
 
     def _default_table(self) -> tuple[str | None, str]:
         """The table of a call that names none, or why LANCEDB_TABLE does not name one."""
@@ -5157,9 +5216,10 @@ class Searcher:
 
     def _documents(self, layout: TableLayout) -> Any:
         """The table that names the documents of these chunks: haiku.rag keeps title and address apart from them."""
-        if Column((DOCUMENT_ID,)) not in layout.source or DOCUMENTS_TABLE not in self.store.table_names():
+        beside = "".join((*layout.table.rpartition(NAMESPACE_MARK)[:2], DOCUMENTS_TABLE))
+        if Column((DOCUMENT_ID,)) not in layout.source or beside not in self.store.table_names():
             return None
-        return self.store.open(DOCUMENTS_TABLE)
+        return self.store.open(beside)
 
     def choose_table(self, name: str | None) -> str:
         """The table to search: the one named, the setting, or the folder's only readable one."""
@@ -5169,16 +5229,18 @@ class Searcher:
             return wanted
         if self.store.is_replaced(wanted, names):
             raise being_rewritten()
+        named = name or self.settings.is_set("LANCEDB_TABLE")
+        whose = "" if name else ", which LANCEDB_TABLE names"
+        told = f'There is no table "{one_line(wanted)}"{whose}.' if named else ""
         if not names:
+            path = shown_path(self.settings.path or "")
             raise LancelotError(
-                f"The folder {shown_path(self.settings.path or '')} holds no tables.",
-                "Check LANCEDB_PATH, or write a table first.",
+                f"{told} The folder {path} holds no tables.".strip(), "Check LANCEDB_PATH, or write a table first."
             )
-        if name or self.settings.is_set("LANCEDB_TABLE"):
+        if named:
             near = difflib.get_close_matches(wanted, names, n=3)
             hint = f"Did you mean {' or '.join(near)}? " if near else ""
-            whose = "" if name else ", which LANCEDB_TABLE names"
-            raise LancelotError(f'There is no table "{one_line(wanted)}"{whose}.', f"{hint}{self._tables_there_are()}")
+            raise LancelotError(told, f"{hint}{self._tables_there_are()}")
         return self._only_table()
 
     def _only_table(self) -> str:
@@ -5187,7 +5249,7 @@ class Searcher:
         if len(with_text) == 1:
             return with_text[0].table
         if not layouts:
-            reasons = " ".join(unreadable.values())
+            reasons = " ".join(error.cause for error in unreadable.values())
             raise LancelotError(
                 f"No table of {shown_path(self.settings.path or '')} can be read.", shorten(reasons, 600)
             )
@@ -5700,7 +5762,7 @@ def _status_object(status: Status) -> dict[str, Any]:
         "embeddings": _embeddings_object(status),
         "settingProblems": list(settings.problems),
         "unreadableTables": {
-            name: shorten(reason, 300) for name, reason in itertools.islice(status.unreadable.items(), 50)
+            name: shorten(error.cause, 300) for name, error in itertools.islice(status.unreadable.items(), 50)
         },
     }
     return {name: value for name, value in json_safe(answer, text_limit=1000).items() if value not in ("", [], {})}
@@ -5881,7 +5943,7 @@ def status_lines(status: Status) -> str:
         searches = ", ".join(table.get("searchTypes", ["none"]))
         lines.append(f"table:       {table['name']}, {plural(table['rows'], 'row')}; searches: {searches}")
         lines += [f"             {table['note']}"] if "note" in table else []
-    lines += [f"unreadable:  {name}: {reason}" for name, reason in status.unreadable.items()]
+    lines += [f"unreadable:  {name}: {error.cause}" for name, error in status.unreadable.items()]
     lines += [_stats_line(status.stats)] if status.stats else []
     lines += [f"health:      {verdict(status.checks)}; `doctor` says more"] if status.checks else []
     return "\n".join(lines)
@@ -8789,15 +8851,16 @@ def check_tables(status: Status) -> list[Check]:
     if status.problem:
         path = status.settings.path
         at_fault = is_address(str(path)) or _folder_error(path) or processor_problem(processor_flags())
-        return (
-            []
-            if at_fault
-            else [Check("tables", "failed", status.problem, "Check the folder or address and its files.")]
-        )
+        told = status.problem.removesuffix(status.remedy).strip()
+        remedy = status.remedy or "Check the folder or address and its files."
+        return [] if at_fault else [Check("tables", "failed", told, remedy)]
     restore = "Restore the table, or write it again."
     if is_address(str(status.settings.path)):
         restore = "Check the store and the network; restore the table only where both are well."
-    lines = [Check("tables", "failed", f"{name}: {reason}", restore) for name, reason in status.unreadable.items()]
+    lines = [
+        Check("tables", "failed", f"{name}: {e.cause}", restore if e.remedy == LOOK_AT_STATUS else e.remedy)
+        for name, e in status.unreadable.items()
+    ]
     if status.default_problem:
         lines.append(Check("tables", "failed", status.default_problem, "Set LANCEDB_TABLE to a table that is there."))
     return [_tables_there(status), *lines]
@@ -11714,8 +11777,8 @@ def _report_folder(settings: Settings, *, must_work: bool) -> None:
     for layout in status.tables:
         kind = "text and vectors" if layout.text and layout.vectors else "text" if layout.text else "vectors only"
         say(f"  {layout.table}: {plural(layout.rows, 'row')}, {kind}")
-    for name, reason in status.unreadable.items():
-        say(f"  {name}: {reason}")
+    for name, error in status.unreadable.items():
+        say(f"  {name}: {error.cause}")
     if not status.tables and not status.unreadable:
         say("warning: there is nothing to search in it yet; a LanceDB folder holds folders that end in .lance.")
 

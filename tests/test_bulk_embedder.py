@@ -116,6 +116,8 @@ def test_a_text_that_is_not_taken_costs_no_other_its_vector(
     vectors = bulk.embed(TEXTS[:20], model="m")
     assert [place for place, vector in enumerate(vectors) if vector is None] == [6]
     assert bulk.notes == ["The embedding server gave no vector for 1 text."]
+    bulk.embed(TEXTS[6:7], model="m")
+    assert bulk.notes == ["The embedding server gave no vector for 1 text."]
 
 
 def test_a_server_that_takes_nothing_is_not_asked_for_each_text(serve: Callable[..., Any]) -> None:

@@ -402,7 +402,7 @@ def test_a_status_of_very_many_tables_stays_below_its_cap_and_says_so(
 ) -> None:
     schema = pa.schema([(f"{number:c<500}", pa.string()) for number in range(300)])
     tables = tuple(make_layout(f"table {number}", schema=schema) for number in range(1000))
-    unreadable = {f"broken {number}": "reason " * 1000 for number in range(3000)}
+    unreadable = {f"broken {number}": lancelot.LancelotError("reason " * 1000) for number in range(3000)}
     written = status_json(make_status(make_settings, tables=tables, unreadable=unreadable), verbose=verbose)
     assert len(written.encode()) < MAX_ANSWER_BYTES
     answer = json.loads(written)

@@ -121,6 +121,12 @@ def test_each_table_that_cannot_be_read_is_named(make_searcher: MakeSearcher, ma
     assert good == ("ok", "1 table can be read; a call that names none gets documents.")
     assert bad[0] == "failed"
     assert bad[1].startswith("broken: ")
+    (folder / "broken.lance").rename(folder / "ann's.lance")
+    remedies = [line.remedy for line in unwell(make_searcher(LANCEDB_PATH=folder)) if line.name == "tables"]
+    assert remedies == ["Rename the folder ann's.lance, as to ann-s.lance."]
+    (folder / "ann's.lance").rename(folder / "broken.lance")
+    remedies = [line.remedy for line in unwell(make_searcher(LANCEDB_PATH=folder)) if line.name == "tables"]
+    assert remedies == ["Restore the table, or write it again."]
 
 
 def test_a_table_is_well_only_where_a_row_of_it_can_be_read(

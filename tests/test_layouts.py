@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,53 @@ def test_strings_of_every_encoding_are_text_title_source_and_id(
         assert (hit.id, hit.title, hit.source, hit.text) == ("a'b", "Zebras", "x's.md", "a zebra")
     read = answer(searcher, "lancedb_read", id="a'b", after=3)
     assert (read["text"], [one["text"] for one in read["after"]]) == ("a zebra", ["a lion"])
+
+
+@pytest.fixture
+def in_namespaces(tmp_path: Path) -> Any:
+    """A folder with tables in the namespaces `team` and `team$inner`, and none beside them; and its connection."""
+    database = lancedb.connect_namespace("dir", {"root": str(tmp_path / "db")})
+    for path in (["team"], ["team", "inner"]):
+        database.create_namespace(path)
+    columns = {"id": ["a", "b"], "content": ["a zebra", "a lion"], "document_id": ["d1", "d2"]}
+    chunks = pa.table(columns | {"vector": vectors([1.0, 0.0], [0.0, 1.0])})
+    for path in (["team"], ["team", "inner"]):
+        database.create_table("chunks", chunks, namespace_path=path)
+    named = pa.table({"id": ["d1", "d2"], "uri": ["file:///zebra.md", "file:///lion.md"], "title": ["Zebras", "Lions"]})
+    database.create_table("document_meta", named, namespace_path=["team"])
+    return tmp_path / "db", database
+
+
+def test_tables_in_namespaces_are_listed_searched_and_read(
+    in_namespaces: Any, searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    folder, database = in_namespaces
+    names = ["team$chunks", "team$document_meta", "team$inner$chunks"]
+    searcher = searcher_of(folder)
+    assert searcher.store.table_names() == sorted(lancelot.seen_tables(str(folder))) == names
+    database.create_table("root", pa.table({"text": ["a zebra"]}))
+    assert [table["name"] for table in answer(searcher, "lancedb_status")["tables"]] == ["root", *names]
+    for name, title in (("team$chunks", "Zebras"), ("team$inner$chunks", "d1")):
+        for search_type in SEARCHES:
+            page = find(searcher, "zebra", search_type, table=name)
+            assert (page.table, page.ran, page.hits[0].text, page.hits[0].title) == (
+                name,
+                search_type,
+                "a zebra",
+                title,
+            )
+        assert answer(searcher, "lancedb_read", id="b", table=name)["text"] == "a lion"
+        assert answer(searcher, "lancedb_files", table=name)["total"] == 2
+    for unknown in ("chunks", "team$nosuch", "nosuch$chunks"):
+        with pytest.raises(lancelot.LancelotError, match=r"There is no table .* team\$chunks \(2 rows\)"):
+            find(searcher, "zebra", "text", table=unknown)
+
+
+def test_a_folder_with_tables_in_namespaces_alone_is_a_database(in_namespaces: Any, tmp_path: Path) -> None:
+    folder, _ = in_namespaces
+    assert lancelot.check_folder(str(folder)) == str(folder)
+    with pytest.raises(lancelot.LancelotError, match=rf"Set LANCEDB_PATH to {re.escape(str(folder))}\."):
+        lancelot.check_folder(str(tmp_path))
 
 
 def json_column(*values: Any) -> pa.Array[Any]:

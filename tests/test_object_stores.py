@@ -329,8 +329,10 @@ def test_a_table_that_a_store_keeps_from_being_read_is_not_to_be_written_again(
     make_settings: Callable[..., lancelot.Settings],
 ) -> None:
     status = lancelot.unread_status(make_settings(LANCEDB_PATH="s3+ddb://bucket/x?ddbTableName=t"))
-    unreadable = {"documents": "The object store cannot be reached, or stopped answering."}
-    (line,) = (one for one in lancelot.check_tables(replace(status, unreadable=unreadable)) if one.status == "failed")
+    with pytest.raises(lancelot.LancelotError) as failure, lancelot.engine_errors("open the table documents"):
+        raise RuntimeError(DYNAMO.partition(":")[0])
+    status = replace(status, unreadable={"documents": failure.value})
+    (line,) = (one for one in lancelot.check_tables(status) if one.status == "failed")
     assert line.remedy == "Check the store and the network; restore the table only where both are well."
 
 

@@ -9,6 +9,8 @@ import math
 import os
 import re
 import shutil
+import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -189,6 +191,71 @@ def test_a_table_that_cannot_be_opened_does_not_hide_the_others(make_table: Call
     layouts, unreadable = Store(str(folder)).layouts()
     assert [layout.table for layout in layouts] == ["documents"]
     assert list(unreadable) == ["broken"]
+
+
+@pytest.mark.parametrize("name", ["ann's docs", "my notes", "años", "a+b"])
+def test_a_folder_whose_name_lancedb_refuses_is_to_be_renamed(name: str, make_table: Callable[..., Path]) -> None:
+    folder = make_table({"text": ["a"]})
+    (folder / "documents.lance").rename(folder / f"{name}.lance")
+    _, unreadable = Store(str(folder)).layouts()
+    error = unreadable[name]
+    assert f'no table named "{name}"' in error.cause
+    renamed = re.fullmatch(rf"Rename the folder {re.escape(name)}\.lance, as to (\S+)\.lance\.", error.remedy)
+    assert renamed
+    (folder / f"{name}.lance").rename(folder / f"{renamed[1]}.lance")
+    assert [layout.table for layout in Store(str(folder)).layouts()[0]] == [renamed[1]]
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that every user may list, which those of pytest are not; the superuser's rights come back after the test."""
+    root = hasattr(os, "setresuid") and os.getuid() == 0
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+        if root:
+            os.setresuid(0, 0, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "setresuid"), reason="this system has no user to turn into for a while")
+@pytest.mark.parametrize("kept", ["_versions", "data", "_indices/*/*"])
+def test_a_file_that_may_not_be_read_is_named_and_is_to_be_permitted(
+    kept: str, shared_folder: Path, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    table = lancedb.connect(shared_folder).create_table("documents", pa.table({"text": ["a zebra"]}))
+    table.create_index("text", config=FTS())
+    searcher = make_searcher(LANCEDB_PATH=shared_folder)
+    asked = SearchRequest("zebra", 1, "fts")
+    assert searcher.store.table_names() == ["documents"]  # loads the engine, which that user may not do
+    for path in (shared_folder / "documents.lance").glob(kept):
+        path.chmod(0)
+    if os.getuid() == 0:
+        os.setresuid(65534, 65534, 0)
+    if "_indices" in kept:  # without its index a search reads the texts
+        (told,) = searcher.search(asked).notes
+    else:
+        with pytest.raises(LancelotError, match=r"Give this user the permission to read it\.$") as failure:
+            searcher.search(asked)
+        told = failure.value.cause
+    assert f"This user may not read {shared_folder}/documents.lance/{kept.partition('/')[0]}" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unable to open file /d/a b.lance/data/1.lance: Permission denied (os error 13), /rustc/result.rs:1896:29",
+        "Unable to walk dir: IO error for operation on /d/a b.lance/data/1.lance: Permission denied (os error 13), /x.rs",
+        "[Errno 13] Failed stat()ing path '/d/a b.lance/data/1.lance'. Detail: [errno 13] Permission denied",
+    ],
+)
+def test_the_engines_words_on_a_permission_give_the_file(words: str) -> None:
+    with pytest.raises(LancelotError) as failure, lancelot.engine_errors("read the rows"):
+        raise RuntimeError(words)
+    assert failure.value.cause == "This user may not read /d/a b.lance/data/1.lance."
+    windows = words.replace("/d/", "C:/d/").replace("Permission denied (os error 13)", "Access is denied. (os error 5)")
+    with pytest.raises(LancelotError) as failure, lancelot.engine_errors("read the rows"):
+        raise RuntimeError(windows)
+    assert failure.value.cause == "This user may not read C:/d/a b.lance/data/1.lance."
 
 
 # --- the tables that programs write
@@ -556,8 +623,14 @@ def test_a_column_of_any_name_is_searched(name: str, make_table: Callable[..., P
 def test_a_column_whose_name_cannot_be_quoted_does_not_break_the_others(
     make_table: Callable[..., Path], search: Search
 ) -> None:
-    page = search(make_table({"text": TEXTS, "a`b": ["x", "y"]}), "zebra")
-    assert [(hit.text, hit.metadata) for hit in page.hits] == [("the zebra runs", {})]
+    folder = make_table({"text": TEXTS, "n": [1, 2], "a`b": ["x", "y"], "v`c": VECTORS})
+    page = search(folder, "zebra")
+    assert [(hit.text, hit.metadata) for hit in page.hits] == [("the zebra runs", {"n": 1})]
+    for query in ("zebra lion", ""):
+        assert [hit.text for hit in search(folder, query, conditions={"n": {"gte": 2}}).hits] == [TEXTS[1]]
+    store = Store(str(folder))
+    layout = store.layout(store.open("documents"))
+    assert layout.vector_problem == "the column v`c has a back-tick in its name, by which LanceDB cannot search"
 
 
 # --- the text match
@@ -924,13 +997,34 @@ def test_rows_that_another_connection_adds_changes_or_drops_are_seen(
     other.open_table("documents").delete("text = 'first zebra'")
     assert found() == ["second zebra"]
     other.drop_table("documents")
-    with pytest.raises(LancelotError, match="The table is being rewritten by another program"):
-        found()
-    monkeypatch.setattr(lancelot, "REPLACED_WITHIN", 0.0)
-    with pytest.raises(LancelotError, match="holds no tables"):
-        found()
-    other.create_table("documents", pa.table({"body": ["third zebra"], "title": ["new"]}))
-    assert found() == ["third zebra"]
+    waits: list[float] = []
+
+    def replaced_meanwhile(seconds: float) -> None:
+        waits.append(seconds)
+        other.create_table("documents", pa.table({"body": ["third zebra"], "title": ["new"]}), mode="overwrite")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", replaced_meanwhile)
+        assert found() == ["third zebra"]
+    assert len(waits) == 1
+
+
+@pytest.mark.parametrize("others", [(), ("another",)], ids=["the only one", "one of two"])
+def test_a_table_that_was_dropped_is_told_as_none(
+    others: tuple[str, ...], make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    folder = make_table({"text": ["zebra"]})
+    database = lancedb.connect(folder)
+    for name in others:
+        database.create_table(name, pa.table({"text": ["zebra"]}))
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    asked = SearchRequest("zebra", 1, "text", table="documents")
+    assert searcher.search(asked).hits
+    database.drop_table("documents")
+    with pytest.raises(LancelotError, match=r'^There is no table "documents"\.'):
+        searcher.search(asked)
+    database.create_table("documents", pa.table({"text": ["zebra again"]}))
+    assert [hit.text for hit in searcher.search(asked).hits] == ["zebra again"]
 
 
 def rewrite_before(name: str, monkeypatch: pytest.MonkeyPatch, rewrite: Callable[[], None]) -> None:
