@@ -7996,6 +7996,8 @@ BITMAP_COLUMNS = ("file_type", "extractor")
 VECTOR_INDEX_ROWS = 50_000
 """Vectors from which an index pays: at 100,000 of length 384 a search takes a fifteenth of the time, and finds the same."""
 SOURCES_IN_A_CONDITION = 500
+PATTERNS_METADATA = b"index_patterns"
+"""What --include and --exclude were given for each folder: in the metadata of a column, since a schema's own is fixed."""
 TRY_AGAIN = (
     "See to the disk and the rights of the folder, then run it again: what was written stays, and the rest follows."
 )
@@ -8036,7 +8038,9 @@ def chunk_schema() -> pa.Schema:
         *("content_hash", "modified_at", "indexed_at"),
     )
     mark: dict[str | bytes, str | bytes] = {OWN_METADATA: compact_json({"version": __version__})}
-    return pa.schema([pa.field(name, kinds.get(name, pa.string())) for name in names], metadata=mark)
+    about: dict[str, dict[str | bytes, str | bytes]] = {"chunkSource": {PATTERNS_METADATA: b"{}"}}
+    columns = [pa.field(name, kinds.get(name, pa.string()), metadata=about.get(name)) for name in names]
+    return pa.schema(columns, metadata=mark)
 
 
 def vector_field(model: str, length: int) -> pa.Field[Any]:
@@ -8145,17 +8149,32 @@ class ChunkTable:
         schema = self._table.schema
         return schema.field(VECTOR_COLUMN).type.list_size if VECTOR_COLUMN in schema.names else 0
 
-    def known(self, root: Path) -> dict[str, KnownSource]:
-        """The sources below a folder that are in the table."""
+    def known(self, root: Path | None = None) -> dict[str, KnownSource]:
+        """The sources below a folder that are in the table, or all of them."""
         with engine_errors("read the table"):
             rows = self._table.search().select(["chunkSource", "content_hash", "modified_at"]).to_arrow()
         counted = rows.group_by(["chunkSource", "content_hash", "modified_at"]).aggregate([([], "count_all")])
-        below = is_below(root)
+        below = is_below(root) if root else bool
         return {
             row["chunkSource"]: KnownSource(row["content_hash"], row["count_all"], row["modified_at"])
             for row in counted.to_pylist()
             if below(row["chunkSource"])
         }
+
+    def patterns(self) -> dict[str, Any]:
+        """The patterns of the last run over each folder."""
+        kept = (self._table.schema.field("chunkSource").metadata or {}).get(PATTERNS_METADATA, b"{}")
+        every = parse_json_object(kept.decode(errors="replace")) or {}
+        return {folder: patterns for folder, patterns in every.items() if isinstance(patterns, dict)}
+
+    def keep_patterns(self, folder: str, patterns: Mapping[str, Sequence[str]]) -> None:
+        """Notes the patterns of a folder for the runs to come; forgets them where there are none."""
+        kept = self.patterns()
+        wanted = {name: one for name, one in (kept | {folder: patterns}).items() if any(one.values())}
+        if wanted != kept:
+            change = {"path": "chunkSource", "metadata": {PATTERNS_METADATA.decode(): compact_json(wanted)}}
+            with engine_errors("write to the table", remedy=TRY_AGAIN):
+                self._table.update_field_metadata(change)
 
     def replace(self, files: Sequence[IndexedFile]) -> None:
         """Puts files in the place of what the table holds of them, in one commit."""
@@ -8305,6 +8324,7 @@ class IndexRequest:
     force: bool = False
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    no_patterns: bool = False
     language: str | None = None
     dry_run: bool = False
     force_empty: bool = False
@@ -8473,17 +8493,27 @@ class IndexRun:
         self._ignored: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
 
-    def run(self) -> IndexSummary:
-        """Brings the table up to date with the folder; a dry run only finds out what that would be."""
+    def run(self, *, confirm: Callable[[str], bool] = lambda _told: False) -> IndexSummary:
+        """Brings the table up to date with the folder; a dry run only finds out what that would be.
+
+        `confirm` is told where more than half of the table would go, and says whether that is meant.
+        """
         started = time.monotonic()
         request = self._request
         before = _identity(request.folder)
-        listing = self._find()
-        ChunkTable.open(request.database, request.table, create=False)  # refused before anything is made in the folder
+        # What is refused is refused before anything is made in the folder.
+        table = ChunkTable.open(request.database, request.table, create=False)
+        patterns = self._patterns(table)
+        listing = self._find(**patterns)
         with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
             table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
-            self._held = table.known(request.folder) if table else {}
+            every = table.known() if table else {}
+            below = is_below(request.folder)
+            self._held = {source: known for source, known in every.items() if below(source)}
             self._check_not_empty(listing)
+            if table and not request.dry_run and not self._stop.is_set():
+                self._check_removal(every, listing, confirm)
+                table.keep_patterns(source_name(request.folder), patterns)
             self._take_all(table, listing)
             if not self._stop.is_set():
                 self._finish(table)
@@ -8492,12 +8522,25 @@ class IndexRun:
                 table.tell_complete(complete=not missing)
             return self._summary(started, missing, partial=bool(listing.failed) or _identity(request.folder) != before)
 
-    def _find(self) -> Listing:
+    def _patterns(self, table: ChunkTable | None) -> dict[str, list[str]]:
+        """The patterns that are asked for, else those of the folder's last run."""
+        request = self._request
+        patterns = {"include": list(request.include), "exclude": list(request.exclude)}
+        if table is None or request.no_patterns or any(patterns.values()):
+            return patterns
+        kept = table.patterns().get(source_name(request.folder), {})
+        patterns = {name: list(map(str, kept.get(name, ()))) for name in patterns}
+        if any(patterns.values()):
+            shown = listed(f"--{name} '{one_line(one)}'" for name, some in patterns.items() for one in some)
+            self._notes.append(
+                f"The patterns of the last run over this folder hold: {shown}. --no-patterns forgets them."
+            )
+        return patterns
+
+    def _find(self, *, include: Sequence[str], exclude: Sequence[str]) -> Listing:
         """The files of the folder; LancelotError where a pattern leaves none, which is hardly meant."""
         request = self._request
-        finder = FileFinder(
-            request.folder, within=request.within, include=request.include, exclude=request.exclude, stop=self._stop
-        )
+        finder = FileFinder(request.folder, within=request.within, include=include, exclude=exclude, stop=self._stop)
         listing = finder.find()
         name = source_name(request.folder)
         if name in listing.failed:
@@ -8505,10 +8548,10 @@ class IndexRun:
                 f"{one_line(name)} was not indexed, since {listing.failed[name]}.",
                 "See to its rights and its disk; what the table holds of it stays.",
             )
-        if request.include and not listing.files and not self._stop.is_set():
+        if include and not listing.files and not self._stop.is_set():
             raise LancelotError(
-                f"No file of {one_line(source_name(request.folder))} matches {listed(request.include)}.",
-                "Give --include a pattern as in .gitignore, such as '*.md'; nothing was changed.",
+                f"No file of {one_line(name)} matches {listed(include)}.",
+                "Give --include a pattern as in .gitignore, such as '*.md', or --no-patterns; nothing was changed.",
             )
         self._ignored.update(listing.ignored)
         self._failed.update(listing.failed)
@@ -8526,6 +8569,29 @@ class IndexRun:
                 f"{plural(len(self._held), 'file')} of it, which stay there.",
                 "See whether its disk is mounted; --force-empty takes them out.",
             )
+
+    def _check_removal(
+        self, every: Mapping[str, KnownSource], listing: Listing, confirm: Callable[[str], bool]
+    ) -> None:
+        """Refuses to take out more than half of the files or chunks of the table, unless that is confirmed."""
+        chunks = sum(known.chunks for known in every.values())
+
+        def is_most(sources: Sequence[str]) -> bool:
+            return len(sources) * 2 > len(every) or sum(every[source].chunks for source in sources) * 2 > chunks
+
+        stays = {found.source for found in listing.files if found.size}
+        gone = [source for source in self._held if source not in stays and not listing.may_hold(source)]
+        if is_most(gone):  # files that were renamed are not lost
+            new = {self._hash(found) for found in listing.files if found.source not in every}
+            gone = [source for source in gone if every[source].content_hash not in new]
+        if not listing.files or not is_most(gone):  # --force-empty says of an empty folder what it means
+            return
+        told = (
+            f"This run would take {len(gone):,} of {plural(len(every), 'file')} out of the table {self._request.table}, since "
+            f"they are gone from {one_line(source_name(self._request.folder))}, or left out by a pattern."
+        )
+        if not confirm(told):
+            raise LancelotError(told, f"Nothing was changed; run `{PROGRAM} index` with --yes if that is meant.")
 
     def _take_all(self, table: ChunkTable | None, listing: Listing) -> None:
         """Brings in every file that is new or changed, and takes out those that are gone."""
@@ -8545,7 +8611,7 @@ class IndexRun:
     def _take(self, found: FoundFile) -> bool:
         """Reads one file if it is new or changed; whether it has a place in the table, or keeps the one it had."""
         known = self._held.get(found.source)
-        if known and not self._request.force and self._is_unchanged(found, known):
+        if known and not self._request.force and known.content_hash == self._hash(found):
             self._counts["unchanged"] += 1
             if known.modified != _moment(found.modified):
                 self._touched[found] = known.chunks
@@ -8560,11 +8626,11 @@ class IndexRun:
             self._failed |= {found.source: read.missing} if read.missing else {}
         return not read.ignored
 
-    def _is_unchanged(self, found: FoundFile, known: KnownSource) -> bool:
+    def _hash(self, found: FoundFile) -> str:
         try:
-            return known.content_hash == hash_file(found.path)
+            return hash_file(found.path)
         except (OSError, UnreadableError):
-            return False  # the extractor says why
+            return ""  # the extractor says why
 
     def _is_batch_full(self) -> bool:
         return len(self._waiting) >= BATCH_FILES or sum(len(file.chunks) for file in self._waiting) >= BATCH_CHUNKS
@@ -11100,6 +11166,12 @@ class _LogFormatter(logging.Formatter):
         return clean_lines(super().format(record))
 
 
+def agrees(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    say(f"{question} [y/N]: ", to=sys.stderr, end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def start_logging(level: str) -> None:
     """Logs to standard error at a level of LOG_LEVELS. Libraries are quiet, since theirs may name addresses and keys."""
     handler = logging.StreamHandler(sys.stderr)
@@ -11380,11 +11452,23 @@ def _index_request(session: Session) -> IndexRequest:
         force=options.force,
         include=tuple(options.include),
         exclude=tuple(options.exclude),
+        no_patterns=options.no_patterns,
         language=options.language,
         dry_run=options.dry_run,
         force_empty=options.force_empty,
         within=options.within,
     )
+
+
+def _confirm_removal(told: str) -> bool:
+    """Asks a person at a terminal, where Ctrl-C ends the run at once: nothing was written yet."""
+    if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
+        return False
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return agrees(f"{told} Is that meant?")
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _index(session: Session, report: Callable[[IndexProgress], None]) -> IndexSummary:
@@ -11393,8 +11477,10 @@ def _index(session: Session, report: Callable[[IndexProgress], None]) -> IndexSu
     if session.arguments.report:
         _stop_at_end_of_input(stop)
     embedder = BulkEmbedder(Embedder(session.settings), stop=stop)
+    confirm = (lambda _told: True) if session.arguments.yes else _confirm_removal
     with Extractor([*session.command, EXTRACT_COMMAND], environ=session.environ) as extractor:
-        return IndexRun(request, embedder=embedder, extractor=extractor, report=report, stop=stop).run()
+        run = IndexRun(request, embedder=embedder, extractor=extractor, report=report, stop=stop)
+        return run.run(confirm=confirm)
 
 
 def _index_and_report(session: Session) -> int:
@@ -11469,7 +11555,7 @@ def _index_documentation(session: Session, folder: Path) -> IndexSummary:
     request = check_request(IndexRequest(folder / "docs", folder / "db", settings.table))
     embedder = BulkEmbedder(Embedder(settings, key=lambda _: KeyLookup(None)))
     with Extractor([*session.command, EXTRACT_COMMAND], environ=session.environ) as extractor:
-        return IndexRun(request, embedder=embedder, extractor=extractor).run()
+        return IndexRun(request, embedder=embedder, extractor=extractor).run(confirm=lambda _told: True)
 
 
 def _demo_lines(text: str) -> Iterator[str]:
@@ -11899,8 +11985,7 @@ def _may_start(session: Session, start: Session, variables: Mapping[str, str]) -
     if session.arguments.scope != "project" or not others:
         return True
     if sys.stdin.isatty() and not session.arguments.yes:
-        say(f"The project's file sets {others} for the server. Start it with that? [y/N]: ", to=sys.stderr, end="")
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        return agrees(f"The project's file sets {others} for the server. Start it with that?")
     say(f"warning: The server was not started, since the project's file sets {others} for it.")
     say("Take that out of the file, or run `init` at a terminal without --yes to start it all the same.")
     return False
@@ -12120,6 +12205,14 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
     for option, verb in (("--include", "take only"), ("--exclude", "leave out")):
         shown = f"{verb} the files that this pattern matches, as in .gitignore; may be given several times"
         parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=shown)
+    parser.add_argument(
+        "--no-patterns",
+        action="store_true",
+        help="forget the patterns of the runs before, which hold where none is given",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask before more than half of the table is taken out of it"
+    )
     shown = f"the language whose word endings the full-text index knows (English): {', '.join(LANGUAGES)}"
     parser.add_argument("--language", type=_option(_language), metavar="LANGUAGE", help=shown)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")

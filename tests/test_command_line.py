@@ -544,6 +544,40 @@ def test_started_at_a_terminal_it_says_on_standard_error_what_it_is_and_serves()
 
 
 @posix
+@pytest.mark.parametrize(("keys", "code", "rows"), [("n\n", 1, 3), ("\n", 1, 3), ("\x03", 130, 3), ("y\n", 0, 1)])
+def test_index_asks_at_a_terminal_before_it_takes_most_of_a_table_out(
+    keys: str, code: int, rows: int, tmp_path: Path
+) -> None:
+    import lancedb
+
+    terminal = pytest.importorskip("terminal")
+    (tmp_path / "files").mkdir()
+    for name in ("a.md", "b.txt", "c.txt"):
+        (tmp_path / "files" / name).write_text(name, encoding="utf-8")
+    command = [sys.executable, PROGRAM, "index", str(tmp_path / "files"), "--path", str(tmp_path / "db")]
+    environ = child_environment(**NO_KEYCHAIN)
+    assert subprocess.run(command, env=environ, check=False, capture_output=True, timeout=LIMIT).returncode == 0
+    words = [*command, "--include", "*.md"]
+    ended = subprocess.run(
+        words, env=environ, check=False, capture_output=True, timeout=LIMIT, stdin=subprocess.DEVNULL
+    )
+    assert ended.returncode == 1
+    assert b"2 of 3 files" in ended.stderr
+    assert b"--yes" in ended.stderr
+    session = terminal.Terminal(words, environ)
+    try:
+        session.wait_for("Is that meant? [y/N]: ")
+        session.type(keys)
+        assert session.end() == code
+    finally:
+        session.stop()
+    assert lancedb.connect(tmp_path / "db").open_table("documents").count_rows() == rows
+    ended = subprocess.run([*words, "--yes"], env=environ, check=False, capture_output=True, timeout=LIMIT)
+    assert ended.returncode == 0
+    assert lancedb.connect(tmp_path / "db").open_table("documents").count_rows() == 1
+
+
+@posix
 def test_ctrl_c_at_a_terminal_ends_the_server_at_once() -> None:
     terminal = pytest.importorskip("terminal")
     session = terminal.Terminal([sys.executable, PROGRAM], child_environment(**NO_KEYCHAIN))

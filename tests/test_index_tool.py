@@ -1,6 +1,7 @@
 """A model may have folders indexed that the person allowed, in a process of its own, and no others."""
 
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -116,6 +117,24 @@ def test_a_folder_inside_is_indexed_and_the_summary_returned(
     assert (again["newFiles"], again["skippedFiles"]) == (0, 251)
     forced = json.loads(call_once(settings, folder=str(allowed / "notes"), force=True)[0])
     assert forced["updatedFiles"] == 251
+
+
+def test_a_call_keeps_the_patterns_of_a_person_and_takes_no_more_than_half_of_the_table_out(
+    allowed: Path, settings: lancelot.Settings, tmp_path: Path
+) -> None:
+    for name in "abc":
+        (allowed / f"{name}.txt").write_text(f"Text {name}.", encoding="utf-8")
+    command = [*wire.COMMAND, "index", str(allowed), "--path", str(tmp_path / "db"), "--include", "*.txt"]
+    subprocess.run(command, env=child_environment(), check=True, capture_output=True, timeout=60)
+    answer = json.loads(call_once(settings, folder=str(allowed))[0])
+    assert (answer["newFiles"], answer["skippedFiles"]) == (0, 3)
+    assert "--include '*.txt'" in answer["notes"][0]
+    (allowed / "a.txt").unlink()
+    (allowed / "b.txt").unlink()
+    text, failed, _ = call_once(settings, folder=str(allowed))
+    assert failed
+    assert "would take 2 of 3 files out of the table documents" in text
+    assert lancedb.connect(tmp_path / "db").open_table("documents").count_rows() == 3
 
 
 def test_a_blank_folder_is_told_and_blanks_are_part_of_a_name(allowed: Path, settings: lancelot.Settings) -> None:

@@ -52,12 +52,15 @@ def index(
 ) -> Callable[..., lancelot.IndexSummary]:
     """Runs over a folder into `db`: `index(folder, force=True, OPENAI_BASE_URL=…)`."""
 
-    def run(folder: Path, *, stop: threading.Event | None = None, **options: Any) -> lancelot.IndexSummary:
+    def run(
+        folder: Path, *, stop: threading.Event | None = None, yes: bool = False, **options: Any
+    ) -> lancelot.IndexSummary:
         variables = {name: options.pop(name) for name in list(options) if name.isupper()}
         embedder = lancelot.Embedder(make_settings(**variables), key=lambda _: lancelot.KeyLookup(None))
         request = lancelot.IndexRequest(folder, tmp_path / "db", **{"table": "documents", **options})
         bulk = lancelot.BulkEmbedder(embedder, stop=stop)
-        return lancelot.IndexRun(lancelot.check_request(request), embedder=bulk, extractor=extractor, stop=stop).run()
+        started = lancelot.IndexRun(lancelot.check_request(request), embedder=bulk, extractor=extractor, stop=stop)
+        return started.run(confirm=lambda _told: yes)
 
     return run
 
@@ -157,7 +160,82 @@ def test_a_pattern_that_fits_no_file_changes_nothing(files: Path, index: Index, 
         with pytest.raises(lancelot.LancelotError, match=r"No file of .* matches"):
             index(files, include=(pattern,))
     assert len({row["file_name"] for row in rows(tmp_path)}) == 3
-    assert counts(index(files, include=("*.md",))) == (0, 0, 1, 2)
+    assert counts(index(files, include=("*.md",), yes=True)) == (0, 0, 1, 2)
+    (files / "guide.md").rename(files / "guide.txt")
+    with pytest.raises(lancelot.LancelotError, match=r"No file of .* matches \*\.md.* or --no-patterns"):
+        index(files)
+
+
+def test_patterns_hold_for_later_runs_over_the_folder_until_they_are_replaced_or_forgotten(
+    files: Path, index: Index, tmp_path: Path
+) -> None:
+    def names() -> set[str]:
+        return {row["file_name"] for row in rows(tmp_path)}
+
+    def note(summary: lancelot.IndexSummary) -> str:
+        return "".join(note for note in summary.notes if "patterns" in note)
+
+    assert not note(index(files, include=("*.md", "*.py"), exclude=("old's/",)))
+    (files / "notes" / "more.txt").write_text("More tea.", encoding="utf-8")
+    version = open_table(tmp_path).version
+    summary = index(files)
+    assert counts(summary) == (0, 0, 2, 0)
+    assert "--include '*.md', --include '*.py', --exclude 'old's/'. --no-patterns" in note(summary)
+    assert open_table(tmp_path).version == version
+    assert counts(index(files, dry_run=True, no_patterns=True)) == (2, 0, 2, 0)
+    assert counts(index(files / "notes")) == (2, 0, 1, 0)
+    index(files, exclude=("*.py",))
+    index(files)
+    assert names() == {"guide.md", "plan.txt", "more.txt"}
+    assert not note(index(files, no_patterns=True))
+    assert names() == {"guide.md", "plan.txt", "more.txt", "brew.py"}
+    assert not note(index(files))
+
+
+def test_a_run_that_takes_out_more_than_half_of_the_table_changes_nothing_unless_it_is_confirmed(
+    files: Path, index: Index, tmp_path: Path
+) -> None:
+    def refused(**options: Any) -> str:
+        before, version = rows(tmp_path), open_table(tmp_path).version
+        with pytest.raises(lancelot.LancelotError, match=r"Nothing was changed.*--yes") as caught:
+            index(files, **options)
+        assert rows(tmp_path) == before
+        assert open_table(tmp_path).version == version
+        return str(caught.value)
+
+    index(files)
+    (files / "new.md").write_text("New.", encoding="utf-8")
+    assert "2 of 3 files" in refused(include=("*.md",))
+    assert "2 of 3 files" in refused(exclude=("notes/",))
+    assert counts(index(files, include=("*.md",), dry_run=True)) == (1, 0, 1, 2)
+    assert counts(index(files)) == (1, 0, 3, 0)
+    for name in ("new.md", "notes/plan.txt", "notes/brew.py"):
+        (files / name).write_bytes(b"")
+    assert "3 of 4 files" in refused()
+    assert counts(index(files, yes=True)) == (0, 0, 1, 3)
+
+
+def test_half_of_the_chunks_counts_too_and_other_folders_of_the_table_count_with_them(
+    files: Path, index: Index, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.txt").write_text("Words. " * 2000, encoding="utf-8")
+    index(files)
+    index(other)
+    for name in ("guide.md", "notes/plan.txt"):
+        (files / name).unlink()
+    assert counts(index(files)) == (0, 0, 1, 2)
+    (other / "b.txt").write_text("b", encoding="utf-8")
+    (other / "a.txt").unlink()
+    with pytest.raises(lancelot.LancelotError, match="1 of 2 files"):
+        index(other)
+
+
+def test_a_folder_that_was_renamed_inside_is_not_asked_about(files: Path, index: Index) -> None:
+    index(files)
+    (files / "notes").rename(files / "papers")
+    assert counts(index(files)) == (2, 0, 1, 2)
 
 
 def test_an_edit_redoes_one_file_and_leaves_no_old_chunk(files: Path, index: Index, tmp_path: Path) -> None:
