@@ -436,7 +436,7 @@ def test_a_file_that_became_a_link_or_a_pipe_is_not_read(make_files: Callable[..
         ("gone", "it is no longer there"),
     ],
 )
-def test_the_way_to_a_folder_must_be_one_that_is_gone_by_itself(
+def test_a_folder_behind_one_that_is_left_out_is_refused(
     named: str, reason: str, make_files: Callable[..., Path]
 ) -> None:
     files = dict.fromkeys((".ssh/deep/id", "node_modules/a/b.js", "private/notes/a.md", "docs/old/b.md"), "")
