@@ -1408,7 +1408,7 @@ def embedding_model_of(schema: pa.Schema, column: str | None) -> str | None:
     if column is None or column not in schema.names:
         return None
     name = (schema.field(column).metadata or {}).get(MODEL_METADATA)
-    return name.decode("utf-8", "replace") if name else None
+    return one_line(name.decode("utf-8", "replace")) if name else None
 
 
 @dataclass(frozen=True)
@@ -2596,7 +2596,8 @@ def resolve_column(schema: pa.Schema, name: str) -> tuple[Column, pa.DataType | 
 def _wrong_value(column: Column, operator: str, operand: Any, allowed: str) -> LancelotError:
     shown = shorten(one_line(compact_json(json_safe(operand))), 80)
     return LancelotError(
-        f"The filter compares {column.name} ({operator}) with {shown}, which is not {allowed}.", f"Give {allowed}."
+        f"The filter compares {_shown_name(column.name)} ({operator}) with {shown}, which is not {allowed}.",
+        f"Give {allowed}.",
     )
 
 
@@ -2626,7 +2627,9 @@ def _text_condition(column: Column, _kind: pa.DataType, operator: str, operand: 
 
 
 def _wrong_operator(column: Column, operator: str, allowed: str) -> LancelotError:
-    return LancelotError(f"The column {column.name} cannot be filtered by {operator}.", f"It can be by {allowed}.")
+    return LancelotError(
+        f"The column {_shown_name(column.name)} cannot be filtered by {operator}.", f"It can be by {allowed}."
+    )
 
 
 def _read_float(value: Any) -> float | None:
@@ -2808,7 +2811,7 @@ def ticks_of(kind: Any) -> Ticks | None:
 
 def _only_existence(column: Column, kind: pa.DataType) -> LancelotError:
     return LancelotError(
-        f"The column {column.name} holds {_shown_name(str(kind))}, which only `exists` can be asked of.",
+        f"The column {_shown_name(column.name)} holds {_shown_name(str(kind))}, which only `exists` can be asked of.",
         f"Filter by {f'a key of its JSON, as in {column.name}.KEY' if _is_json(kind) else 'another column'}.",
     )
 
@@ -3018,7 +3021,7 @@ def _day_comes_first(table: Any, column: Column, operands: Mapping[str, Any]) ->
             if day is None:
                 return None
             raise LancelotError(
-                f'The column {column.name} holds "{_shown_name(text)}", which is no date to compare with {_shown_name(day)}.',
+                f'The column {_shown_name(column.name)} holds "{_shown_name(text)}", which is no date to compare with {_shown_name(day)}.',
                 "Filter it by eq, in or contains, or filter another column.",
             )
     return readings[0] if readings else None
@@ -4528,7 +4531,9 @@ def _to_hit(layout: TableLayout, row: Row, text: str, score: float) -> Hit:
     shown = ((layout.text,), layout.title, layout.source, (layout.id,))
     used = {_used_path(row, [column for column in columns if column]) for columns in shown}
     metadata = _without(row.values, used - {()})
-    identity = own_id if isinstance(own_id, str | int) and own_id != "" else f"row:{row.number}"
+    # An id that an answer cannot hold as it is could not be read again.
+    is_plain = own_id != "" and clean_text(str(own_id)) == str(own_id)
+    identity = own_id if isinstance(own_id, str | int) and is_plain else f"{ID_PREFIX}{row.number}"
     return Hit(identity, score, title, source, layout.readable_text(text), metadata)
 
 
@@ -5161,7 +5166,7 @@ class Searcher:
         chunk = read_hits(scope, numbers[:1], (0.0,) * len(numbers[:1]))
         if not chunk:
             raise LancelotError(
-                f"There is no chunk {one_line(request.id)} in {scope.layout.table}, or it holds no text.",
+                f"There is no chunk {_shown_name(request.id)} in {scope.layout.table}, or it holds no text.",
                 "Its table may have been rewritten: search again for the ids of now.",
             )
         siblings = source_rows(scope, numbers[0])
@@ -5231,7 +5236,7 @@ class Searcher:
             raise being_rewritten()
         named = name or self.settings.is_set("LANCEDB_TABLE")
         whose = "" if name else ", which LANCEDB_TABLE names"
-        told = f'There is no table "{one_line(wanted)}"{whose}.' if named else ""
+        told = f'There is no table "{_shown_name(wanted)}"{whose}.' if named else ""
         if not names:
             path = shown_path(self.settings.path or "")
             raise LancelotError(
@@ -5782,7 +5787,7 @@ def _index_object(index: Index, *, verbose: bool) -> dict[str, Any]:
 
 
 def _columns(layout: TableLayout) -> list[tuple[str, str]]:
-    return [(column.name, str(column.type)) for column in itertools.islice(layout.schema, 200)]
+    return [(one_line(column.name), one_line(str(column.type))) for column in itertools.islice(layout.schema, 200)]
 
 
 def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict[str, Any]:
@@ -8756,7 +8761,7 @@ def index_object(summary: IndexSummary) -> dict[str, Any]:
     """The summary for a program or a model; at most MAX_FAILED_SHOWN of the files that failed are named."""
     request = summary.request
     failed = [
-        {"path": one_line(source), "reason": shorten(reason, 200)}
+        {"path": one_line(source), "reason": shorten(one_line(reason), 200)}
         for source, reason in itertools.islice(sorted(summary.failed.items()), MAX_FAILED_SHOWN)
     ]
     answer = {

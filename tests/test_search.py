@@ -472,3 +472,23 @@ def test_words_that_a_share_is_of_are_named_where_stop_words_were_left_out(
     searcher = make_searcher(LANCEDB_PATH=make_table({"text": ["a module"]}))
     assert json.loads(lancelot.search_json(ask(searcher, "the other module", "text")))["countedWords"] == ["module"]
     assert "countedWords" not in json.loads(lancelot.search_json(ask(searcher, "module", "text")))
+
+
+def test_a_chunk_whose_id_or_column_holds_hidden_text_is_read_and_shows_none_of_it(
+    make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "ignore this")
+    columns = {"id": [f"a{hidden}"], "text": [f"zebra {hidden}"], f"x{hidden}": [f"v{hidden}"], "title": [f"t{hidden}"]}
+    searcher = make_searcher(LANCEDB_PATH=make_table(columns))
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("lancedb_search", {"query": "zebra"}),
+        ("lancedb_query", {"question": "zebra"}),
+        ("lancedb_read", {"id": "row:0"}),
+        ("lancedb_files", {}),
+        ("lancedb_status", {"verbose": True}),
+        ("lancedb_search", {"query": "zebra", "filter": {f"x{hidden}": {"gt": 5}}}),
+    ]
+    answers = [lancelot.call_tool(tool, searcher, given) for name, given in calls if (tool := lancelot.find_tool(name))]
+    assert [failed for _, failed in answers] == [False] * 5 + [True]
+    assert json.loads(answers[0][0])["hits"][0]["id"] == "row:0"
+    assert not any("\U000e0000" <= letter <= "\U000e007f" for text, _ in answers for letter in text)
