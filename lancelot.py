@@ -252,16 +252,21 @@ def _json_safe_container(value: Mapping[Any, Any] | Sequence[Any], *, text_limit
     return [*kept, f"… {len(value) - MAX_LIST_ITEMS} more"] if len(value) > MAX_LIST_ITEMS else kept
 
 
+def parse_json(text: object) -> Any:
+    """The value that a JSON string holds; everything else as it is, and so a string that is too deeply nested or no JSON."""
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return text
+
+
 def parse_json_object(value: object) -> dict[str, Any] | None:
     """The object that a JSON string holds; None for everything else."""
     if isinstance(value, dict):
         return value
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return None
-    try:
-        parsed = json.loads(value)
-    except (ValueError, RecursionError):
-        return None
+    parsed = parse_json(value)
     return parsed if isinstance(parsed, dict) else None
 
 
@@ -2130,7 +2135,8 @@ def _sampled_text(table: Any, schema: pa.Schema) -> Column | None:
 
 def _find_text(table: Any, schema: pa.Schema) -> Column | None:
     names = [*TEXT_NAMES, *(f"payload.{name}" for name in NESTED_TEXT_NAMES["payload"]), *TEXT_LATE_NAMES]
-    for name in (*names, *_among(schema.names, TEXT_NAMES, _plain_spelling)):
+    others = [name for name in TEXT_NAMES if name not in ("document", "doc")]  # which may as well name a file
+    for name in (*names, *_among(schema.names, others, _plain_spelling)):
         kind = _kind_at(schema, name.split("."))
         if kind is not None and _is_string(kind) and name not in NESTED_TEXT_NAMES:
             return Column(tuple(name.split(".")))
@@ -3298,7 +3304,7 @@ def _to_value(scalar: Any) -> Any:
 def _to_values(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> list[Any]:
     """A column's values; where Python has no such value (a nanosecond, the year 10,000), Arrow's text of it."""
     if _is_json(column.type):
-        return [None if value is None else json.loads(value) for value in column.to_pylist()]
+        return [parse_json(value) for value in column.to_pylist()]
     try:
         return column.to_pylist()
     except (ValueError, OverflowError, ArithmeticError, KeyError):
@@ -5173,7 +5179,8 @@ class Searcher:
         at = siblings.index(numbers[0]) if numbers[0] in siblings else 0
         before = siblings[max(0, at - request.before) : at]
         after = siblings[at + 1 : at + 1 + request.after] if siblings else []
-        same = f"{len(numbers)} rows share this id; this is the first of them."
+        others = listed((f"{ID_PREFIX}{number}" for number in numbers[1:]), limit=10)
+        same = f"{len(numbers)} rows share this id; this is the first of them. The others are read as {others}."
         return ChunkInContext(
             request=request,
             table=scope.layout.table,

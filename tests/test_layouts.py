@@ -342,6 +342,9 @@ def test_the_usual_spelling_of_a_name_wins(
     columns |= {"TITLE": ["A", "B"], "title": ["Zebra", ""], "content": ["a zebra", "a zebra"]}
     page = find(searcher_of(make_table(columns | {"metadata": meta})), "zebra", "text")
     assert [(hit.id, hit.title, hit.source) for hit in page.hits] == [("A", "Zebra", "x.md"), ("B", "B", "y.md")]
+    named_as_a_file = {"Document": ["one file", "another"], "Passage": ["a zebra runs over the plain", "a lion sleeps"]}
+    page = find(searcher_of(make_table(named_as_a_file, folder="files")), "zebra", "text")
+    assert [hit.text for hit in page.hits] == ["a zebra runs over the plain"]
 
 
 # --- filters on every search, as clients send them

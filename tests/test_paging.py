@@ -213,7 +213,8 @@ def test_an_id_that_is_gone_or_shared_is_told(
     searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table))
     shared = searcher.read(lancelot.ReadRequest("c1"))
     assert shared.chunk.text == "chunk 1"
-    assert shared.notes == ("2 rows share this id; this is the first of them.",)
+    assert shared.notes == ("2 rows share this id; this is the first of them. The others are read as row:5.",)
+    assert searcher.read(lancelot.ReadRequest("row:5")).chunk.text == "chunk 1 again"
     for gone in ("nosuch", "row:99", "'; --", "row:x"):
         with pytest.raises(lancelot.LancelotError, match="There is no chunk"):
             searcher.read(lancelot.ReadRequest(gone))
