@@ -270,6 +270,33 @@ def parse_json_object(value: object) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
+# --- words that are not whole where they stand
+
+
+INVISIBLE = "\u00ad\u200b\u200e\u200f\u2060\ufeff"
+"""Soft hyphens, zero-width spaces, marks of direction. Joiners are none of them: Persian, Indic scripts and emoji need them."""
+_SMALL = "a-zß-öø-ÿ\u0101-\u017eά-ώа-џ"
+DIVISION = rf"([{_SMALL}])[-\u00ad\u2010¬] ?\r?\n[ \t]*([{_SMALL}])"
+"""Where a line end divides a word, for Rust's regex and Python's re."""
+_WITHOUT_INVISIBLE = str.maketrans("", "", INVISIBLE)
+_DIVIDED = re.compile(DIVISION)
+
+
+def visible(text: str) -> str:
+    """The text without characters that nobody sees and that keep words from being found."""
+    return text if text.isascii() else text.translate(_WITHOUT_INVISIBLE)
+
+
+def hyphen_of(word: str) -> str:
+    """What stays of the hyphen at a line end where a word is looked for: `well-known` has one, `inspection` has none."""
+    return "-" if "-" in word else ""
+
+
+def whole_words(text: str, *, hyphen: str = "") -> str:
+    """The text with words whole that line ends or invisible characters divide."""
+    return visible(_DIVIDED.sub(rf"\1{hyphen}\2", text))
+
+
 # --- words of a query, and how each is found in any case and any composition of its letters
 
 
@@ -2622,11 +2649,20 @@ def _contained_text(column: Column, operand: Any) -> str:
     return clean_surrogates(operand)
 
 
+def _count_of(text: str, column: Column) -> str:
+    """An expression for how often a column holds a text, in any case, also where line ends or invisible characters divide it."""
+    sql, word = column.sql, fold(whole_words(text))
+    there, division, kept = rf"[{INVISIBLE}]|[-\u2010¬] ?\r?\n", quote_text(DIVISION), rf"\1{hyphen_of(word)}\2"
+    whole = f"regexp_replace(regexp_replace({sql}, {division}, '{kept}', 'g'), '[{INVISIBLE}]+', '', 'g')"
+    # To look whether a row holds any such place is cheap; to take it out of every row would double a scan's time.
+    lowered = f"lower(CASE WHEN regexp_like({sql}, '{there}') THEN {whole} ELSE {sql} END)"
+    return f"regexp_count({lowered}, {quote_text(fold_pattern(word, lowered=True))})"
+
+
 def _text_condition(column: Column, _kind: pa.DataType, operator: str, operand: Any) -> str:
     if operator == "contains":
-        pattern = fold_pattern(fold(_contained_text(column, operand)), lowered=True)
         # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
-        return f"regexp_count(lower({column.sql}), {quote_text(pattern)}) > 0"
+        return f"{_count_of(_contained_text(column, operand), column)} > 0"
     if not isinstance(operand, str):
         raise _wrong_value(column, operator, operand, "text")
     return f"{column.sql} {COMPARISONS[operator]} {quote_text(clean_surrogates(operand))}"
@@ -2956,8 +2992,10 @@ def _meets(value: Any, operator: str, operand: Any) -> bool:
     if operator == "exists" or not _is_there(value):
         return operator == "exists" and operand == _is_there(value)
     if operator == "contains":
-        inside = isinstance(value, str) and isinstance(operand, str) and re.search(fold_pattern(fold(operand)), value)
-        return bool(inside) or (isinstance(value, list) and _typed(operand) in map(_typed, value))
+        if isinstance(value, str) and isinstance(operand, str):
+            word = fold(whole_words(operand))
+            return bool(re.search(fold_pattern(word), whole_words(value, hyphen=hyphen_of(word))))
+        return isinstance(value, list) and _typed(operand) in map(_typed, value)
     if operator in ("eq", "ne", "in"):
         return (_typed(value) in operand) != (operator == "ne")
     comparable = _json_type(value) == _json_type(operand) and _json_type(value) in ("number", "str")
@@ -3196,11 +3234,13 @@ def _count_json_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[An
     """The same for a text inside a JSON string, which the engine cannot look into."""
     import numpy as np
 
-    compiled = [re.compile(fold_pattern(word)) for word in words]
+    compiled = [(re.compile(fold_pattern(word)), hyphen_of(word)) for word in words]
     for batch in scope.batches(_selection(scope.text)):
         values = (_json_value(value, scope.text.keys) for value in batch.column(0).to_pylist())
         texts = [value if isinstance(value, str) else "" for value in values]
-        counts = [[len(pattern.findall(text)) for pattern in compiled] for text in texts]
+        counts = [
+            [len(pattern.findall(whole_words(text, hyphen=hyphen))) for pattern, hyphen in compiled] for text in texts
+        ]
         lengths = np.array([len(text) for text in texts], np.float64)
         yield np.array(counts, np.int64).reshape(len(texts), len(compiled)), lengths, batch.column("_rowid").to_numpy()
 
@@ -3212,10 +3252,8 @@ def _count_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[Any, An
     if scope.text.keys:
         yield from _count_json_batches(scope, words)
         return
-    column = scope.text.sql
-    patterns = [quote_text(fold_pattern(word, lowered=True)) for word in words]
-    wanted = {f"__count_{i}": f"regexp_count(lower({column}), {pattern})" for i, pattern in enumerate(patterns)}
-    wanted["__length"] = f"character_length({column})"
+    wanted = {f"__count_{number}": _count_of(word, scope.text) for number, word in enumerate(words)}
+    wanted["__length"] = f"character_length({scope.text.sql})"
     for batch in scope.batches(wanted):
         columns = [batch.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in wanted]
         yield np.stack(columns[:-1], axis=1), columns[-1].astype(np.float64), batch.column("_rowid").to_numpy()
@@ -4558,7 +4596,7 @@ def read_hits(
     """
     score_of = dict(zip(numbers, scores, strict=True))
     rows = ((row, scope.text.value(row.values)) for row in read_rows(scope, numbers))
-    texts = ((row, text if _is_text(text) else "") for row, text in rows)
+    texts = ((row, visible(text) if _is_text(text) else "") for row, text in rows)
     hits = [_to_hit(scope.layout, row, text, score_of[row.number]) for row, text in texts if text or textless]
     return _named_by_documents(scope, hits)
 
@@ -4868,7 +4906,7 @@ class Searcher:
     def search(self, request: SearchRequest) -> Page:
         """The page of a request; LancelotError says what cannot be and names what there is."""
         given = len(request.query)
-        request = replace(request, query=request.query[:MAX_QUERY])
+        request = replace(request, query=whole_words(request.query[:MAX_QUERY]))
         if not read_terms(request.query).counted and (request.query.strip() or not request.conditions):
             raise LancelotError("The query is blank.", "Give the words or the question to search for, or a filter.")
         page = _again_if_stale(lambda: self._search(request))
@@ -5341,7 +5379,7 @@ def snippet(text: str, terms: Terms, *, width: int = SNIPPET_WIDTH) -> str:
 
     It is cut at word ends where there are any near, and `…` marks each cut.
     """
-    line = one_line(text)
+    line = one_line(whole_words(text))
     if len(line) <= width:
         return line
     start = max(0, _best_start(line, terms, width) - width // 5)
@@ -5408,12 +5446,15 @@ def _unmatched_words(page: Page) -> list[str]:
     Of scripts without spaces none is named: what is counted there are pieces of words.
     """
     words = [term for term in page.terms.counted if not is_spaceless(term)]
+    texts = {
+        hyphen: [whole_words(hit.text, hyphen=hyphen) for hit in page.hits] for hyphen in set(map(hyphen_of, words))
+    }
     if page.ran == "fts":
-        texts = [_bare(hit.text) for hit in page.hits]
+        bare = {hyphen: list(map(_bare, several)) for hyphen, several in texts.items()}
         beginnings = {term: _bare(term)[: max(3, len(term) // 2)] for term in words}
-        return [term for term, beginning in beginnings.items() if not any(beginning in text for text in texts)]
+        return [term for term in words if not any(beginnings[term] in text for text in bare[hyphen_of(term)])]
     patterns = {term: re.compile(fold_pattern(term)) for term in words}
-    return [term for term, pattern in patterns.items() if not any(pattern.search(hit.text) for hit in page.hits)]
+    return [term for term in words if not any(map(patterns[term].search, texts[hyphen_of(term)]))]
 
 
 def _with_unmatched(page: Page) -> Page:
@@ -6054,23 +6095,69 @@ class HeadingPath:
         return path if len(path) <= MAX_TITLE else "…" + path[1 - MAX_TITLE :]
 
 
+_TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
+"""A sequence of ECMA-48, such as a colour, or one that xterm added, such as a link or a title."""
+_SOFT_DIVISION = re.compile(r"[ \t]?(?<!\S)(\S*[^\W\d_])[\u00ad¬][ \t]*\n[ \t]*(?=[^\W\d_])")
+
+
+def readable(text: str) -> str:
+    """The text without what colours it in a terminal, what nobody sees in its words, and marks where a line end divides one.
+
+    Such a word goes to the next line, so that lines keep their numbers.
+    """
+    text = _TERMINAL_CODE.sub("", text) if "\x1b" in text else text
+    return text if text.isascii() else visible(_SOFT_DIVISION.sub(r"\n\1", text))
+
+
 def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> Document:
     """A document of the sections that hold text, those without a heading under its own `title`."""
     kept: list[Section] = []
     characters = 0
     for section in sections:
-        characters += len(section.text)
+        text = readable(section.text)
+        characters += len(text)
         if characters > MAX_CHARACTERS:
             raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
         if len(kept) >= MAX_SECTIONS:
             raise UnreadableError(f"holds more than {MAX_SECTIONS:,} rows or paragraphs")
-        if section.text and not section.text.isspace():
-            text, own_title = without_base64(section.text), section.title or title
+        if text and not text.isspace():
+            text, own_title = without_base64(text), visible(section.title or title)
             same = text == section.text and own_title == section.title
             kept.append(section if same else replace(section, text=text, title=own_title))
     if not kept:
         raise IgnoredError("empty")
     return Document(extractor, tuple(kept))
+
+
+_DIVIDED_WORD = re.compile(
+    r"[ \t]?(?<!\S)([(\"'«„“‘\[]*)((?:[^\W\d_]+[-’'])*[^\W\d_]{2,})[-\u2010][ \t]*\n[ \t]*([^\W\d_]{2,})(?![\w@/\\=(]|\.\w)"
+)
+_HYPHENATED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+_AFTER_A_SUSPENDED_HYPHEN = frozenset("and bis et och oder og or ou und".split())  # noqa: SIM905 - words are read best as words
+
+
+def with_whole_words(document: Document) -> Document:
+    """Prose with words whole that line ends divide; they go to the next line, so that lines keep their numbers.
+
+    The hyphen stays where the document writes the word with it elsewhere, or the word has others; a name keeps it too.
+    """
+    every = "\n".join(section.text for section in document.sections)
+    if not _DIVIDED_WORD.search(every):
+        return document
+    words = set(_HYPHENATED.findall(every.lower()))
+
+    def join(found: re.Match[str]) -> str:
+        opening, left, right = found.groups()
+        joined, hyphenated = f"{left}{right}".lower(), f"{left}-{right}".lower()
+        if right in _AFTER_A_SUSPENDED_HYPHEN:
+            return found[0]
+        name = not right.islower() and not (left.isupper() and right.isupper())
+        compound = "-" in left or left.lower() in ("self", "well") or hyphenated in words
+        kept = "-" if name or (compound and joined not in words) else ""
+        return f"\n{opening}{left}{kept}{right}"
+
+    whole = (replace(section, text=_DIVIDED_WORD.sub(join, section.text)) for section in document.sections)
+    return replace(document, sections=tuple(whole))
 
 
 # --- bytes to text
@@ -6370,6 +6457,11 @@ def rst_document(text: str) -> Document:
 def plain_document(text: str) -> Document:
     """Text without a structure that is known."""
     return collect("text", [Section(text, line=1)])
+
+
+def prose_document(text: str) -> Document:
+    """Text whose lines may divide words."""
+    return with_whole_words(plain_document(text))
 
 
 # --- source code
@@ -6952,13 +7044,49 @@ def _page_text(page: Any, complaints: _Complaints) -> str:
     return text
 
 
+_SECRET_FIELD = 1 << 13
+
+
+def _form_line(widget: Any) -> str:
+    """What a field of a form holds, after what readers are shown as its name; "" for nothing or a password."""
+    levels = [widget.get_object()]
+    while "/Parent" in levels[-1] and len(levels) < MAX_DEPTH:
+        levels.append(levels[-1]["/Parent"].get_object())
+
+    def inherited(key: str) -> Any:
+        return next((level[key] for level in levels if key in level), None)
+
+    value = inherited("/V")
+    kinds = levels[0].get("/Subtype"), inherited("/FT")
+    if value in (None, "", "/Off") or kinds[0] != "/Widget" or kinds[1] not in ("/Tx", "/Btn", "/Ch"):
+        return ""
+    if int(inherited("/Ff") or 0) & _SECRET_FIELD and kinds[1] == "/Tx":
+        return ""
+    name = inherited("/TU") or ".".join(str(level["/T"]) for level in reversed(levels) if "/T" in level)
+    value = value.get_data().decode("utf-8", "replace") if hasattr(value, "get_data") else value
+    values = [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    return f"{name}: {', '.join(one.removeprefix('/') if kinds[1] == '/Btn' else one for one in values)}"
+
+
+def _form_lines(page: Any, damage: tuple[type[Exception], ...]) -> list[str]:
+    """The fields of a page's forms that are filled in, once each, up to one that is damaged."""
+    lines: dict[str, None] = {}
+    try:
+        for widget in page.get("/Annots") or ():
+            lines |= {line: None for line in [_form_line(widget)] if line}
+    except damage:
+        logger.debug("A form of a PDF is damaged.", exc_info=True)
+    return list(lines)
+
+
 def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: _LostPages) -> Iterator[Section]:
     """The text of each page that can be read; the others go to `lost`."""
     complaints = _Complaints()
     logging.getLogger("pypdf").addHandler(complaints)
     for number, page in enumerate(reader.pages, 1):
         try:
-            yield Section(_page_text(page, complaints), place=f"page {number}")
+            text = _page_text(page, complaints)
+            yield Section("\n".join((text, *_form_lines(page, damage))), place=f"page {number}")
         except damage as error:  # noqa: PERF203 - each page may fail by itself
             lost.numbers.append(number)
             lost.too_large = lost.too_large or type(error).__name__ == "LimitReachedError"
@@ -6974,6 +7102,7 @@ def pdf_document(content: bytes) -> Document:
     try:
         reader = _open_pdf(content)
         document = collect("pdf", _pdf_sections(reader, damage, lost), title=_pdf_title(reader))
+        document = with_whole_words(document)
     except IgnoredError as error:
         scanned = "has no text on any page: it may be scanned"
         raise UnreadableError(f"is a PDF without text that can be read: {lost}" if lost.numbers else scanned) from error
@@ -7093,6 +7222,8 @@ def _heading_level(styles: Mapping[str, _Style], style: str) -> int:
     return 0
 
 
+_NOT_SHOWN = ("Fallback", "del", "moveFrom")
+"""What older programs show instead of what came before it, and what tracked changes took away."""
 _WORD_MARKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
 
 
@@ -7119,12 +7250,12 @@ class _WordText:
         self._cells: list[list[str]] = []
         self._rows: list[list[str]] = []
         self._in_text = 0
-        self._fallbacks = 0
+        self._not_shown = 0
 
     def start(self, name: str, given: dict[str, str]) -> None:
         """An element begins."""
-        if name == "Fallback":  # what older programs show instead of what came before it
-            self._fallbacks += 1
+        if name in _NOT_SHOWN:
+            self._not_shown += 1
         elif name == "p":
             self._paragraphs.append(_Paragraph())
         elif name == "t":
@@ -7139,18 +7270,18 @@ class _WordText:
             paragraph.style = value
         elif name == "outlineLvl" and value.isascii() and value.isdecimal():
             paragraph.level = int(value[:3])
-        elif name in _WORD_MARKS and not self._fallbacks and paragraph.parts:
+        elif name in _WORD_MARKS and not self._not_shown and paragraph.parts:
             paragraph.parts.append(_WORD_MARKS[name])
 
     def data(self, text: str) -> None:
         """Characters between elements; only those of text runs count."""
-        if self._in_text and self._paragraphs and not self._fallbacks:
+        if self._in_text and self._paragraphs and not self._not_shown:
             self._paragraphs[-1].parts.append(text)
 
     def end(self, name: str) -> None:
         """An element ends."""
-        if name == "Fallback":
-            self._fallbacks -= 1
+        if name in _NOT_SHOWN:
+            self._not_shown -= 1
         elif name == "t":
             self._in_text -= 1
         elif name == "p":
@@ -7235,7 +7366,8 @@ TEXT_READERS: Mapping[str, Callable[[str], Document]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), jsonl_document),
     ".ipynb": notebook_document,
     **{suffix: functools.partial(code_document, family=family) for suffix, family in _FAMILIES.items()},
-    **dict.fromkeys((".txt", ".text", ".log", ".adoc", ".tex", ".org"), plain_document),
+    **dict.fromkeys((".txt", ".text"), prose_document),
+    **dict.fromkeys((".log", ".adoc", ".tex", ".org"), plain_document),
 }
 BINARY_SUFFIXES = frozenset(
     f".{suffix}"

@@ -32,6 +32,18 @@ def refusal(name: str, content: bytes | str) -> str:
     return str(caught.value)
 
 
+def pdf_of(objects: list[str], trailer: str) -> bytes:
+    """A PDF of these objects, numbered from 1."""
+    out, offsets = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        offsets.append(len(out))
+        out += f"{number} 0 obj\n{body}\nendobj\n".encode()
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+    start, size = len(out), len(objects) + 1
+    end = f"trailer << /Size {size} {trailer} >>\nstartxref\n{start}\n%%EOF\n"
+    return out + f"xref\n0 {size}\n0000000000 65535 f \n{table}{end}".encode()
+
+
 def make_pdf(*pages: str, title: str = "") -> bytes:
     """A PDF of these pages, each one line; blank ones hold no text."""
     objects = ["<< /Type /Catalog /Pages 2 0 R >>"]
@@ -44,14 +56,7 @@ def make_pdf(*pages: str, title: str = "") -> bytes:
         objects.append(f"<< /Type /Page /Parent 2 0 R {resources} >>")
         objects.append(f"<< /Length {len(content)} >>\nstream\n{content}\nendstream")
     objects.append(f"<< /Title ({title}) >>")
-    out, offsets = b"%PDF-1.4\n", []
-    for number, body in enumerate(objects, 1):
-        offsets.append(len(out))
-        out += f"{number} 0 obj\n{body}\nendobj\n".encode()
-    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
-    start, size = len(out), len(objects) + 1
-    trailer = f"trailer << /Size {size} /Root 1 0 R /Info {len(objects)} 0 R >>\nstartxref\n{start}\n%%EOF\n"
-    return out + f"xref\n0 {size}\n0000000000 65535 f \n{table}{trailer}".encode()
+    return pdf_of(objects, f"/Root 1 0 R /Info {len(objects)} 0 R")
 
 
 WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
@@ -471,7 +476,109 @@ def test_a_pdf_that_is_overwritten_anywhere_is_read_or_refused(at: int, junk: by
         read("a.pdf", content[:at] + junk + content[at + len(junk) :])
 
 
+def make_form(*fields: str) -> bytes:
+    """A PDF of one page that shows nothing but these fields of a form."""
+    kids = " ".join(f"{4 + number} 0 R" for number in range(len(fields)))
+    objects = [
+        f"<< /Type /Catalog /Pages 2 0 R /AcroForm << /Fields [{kids}] >> >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Annots [{kids}] >>",
+        *(f"<< /Type /Annot /Subtype /Widget /Rect [0 0 9 9] {field} >>" for field in fields),
+    ]
+    return pdf_of(objects, "/Root 1 0 R")
+
+
+def test_what_is_filled_into_the_form_of_a_pdf_is_read_with_its_name_but_for_passwords() -> None:
+    fields = [
+        "/FT /Tx /T (surname) /V (Miller)",
+        "/FT /Tx /T (f2) /TU (Given name) /V (Ann)",
+        *("/FT /Btn /T (agreed) /V /Yes", "/FT /Btn /T (member) /V /Off", "/FT /Tx /T (blank)"),
+        *("/FT /Ch /T (cities) /V [(Turku) (Oslo)]", "/FT /Tx /Ff 8192 /T (password) /V (secret)"),
+    ]
+    (section,) = read("a.pdf", make_form(*fields)).sections
+    assert section.text.split("\n") == ["", "surname: Miller", "Given name: Ann", "agreed: Yes", "cities: Turku, Oslo"]
+    assert section.place == "page 1"
+
+
+def test_a_damaged_field_of_a_form_costs_neither_the_page_nor_the_fields_before_it() -> None:
+    content = make_form("/FT /Tx /T (surname) /V (Miller)", "/FT /Tx /T (x) /Ff (no number) /V (1)")
+    assert "surname: Miller" in read("a.pdf", content).sections[0].text
+
+
+# Words that are divided
+
+
+DIVIDED = {
+    "an inspec-\ntion, of": "an\ninspection, of",
+    "(semicon-\nductor) x": "\n(semiconductor) x",
+    "a well-\nknown man": "a\nwell-known man",
+    "state-of-\nthe-art": "\nstate-of-the-art",
+    "we co-\noperate; to co-operate": "we\nco-operate; to co-operate",
+    "to pre-\nheat; self-\nish selfish": "to\npreheat;\nselfish selfish",
+    "an INSPEC-\nTION": "an\nINSPECTION",
+    "Frau Meier-\nSchulze": "Frau\nMeier-Schulze",
+    "a\u00ad\nbc photo\u00adsyn\u00ad\nthesis deutsch¬\nland": "\nabc\nphotosynthesis\ndeutschland",
+}
+
+
+@pytest.mark.parametrize("text", DIVIDED)
+def test_words_that_line_ends_divide_are_whole_in_prose_and_lines_keep_their_numbers(text: str) -> None:
+    assert read("a.txt", text).sections == (Section(DIVIDED[text], line=1),)
+    assert DIVIDED[text].count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Vor-\nund Nachteile", "12-\n13", "x-\ny", "- item\n- other-\n- item", "a@foo-\nbar.com", "b-\nbc_d", "ab -\ncd"],
+)
+def test_what_is_no_divided_word_is_left_as_it_is(text: str) -> None:
+    assert read("a.txt", text).sections[0].text == text
+
+
+@pytest.mark.parametrize("name", ["a.py", "a.md", "a.csv", "a.yaml"])
+def test_code_lists_and_tables_are_not_taken_for_divided_words(name: str) -> None:
+    assert "width-\nheight" in read(name, "width-\nheight\n").sections[0].text
+
+
+def test_words_that_lines_of_a_pdf_divide_are_whole() -> None:
+    text = read("a.pdf", make_pdf("the environ-) Tj 0 -14 Td (mental aspects")).sections[0].text
+    assert text == "the\nenvironmental aspects"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("a.txt", "auto\u00admo\u200bbi\u2060le"), ("a.md", "# auto\ufeffmobile"), ("a.html", "<p>auto&shy;mo&#8203;bile")),
+        *(("a.py", "# auto\u00admobile"), ("a.json", '["auto\\u00admobile"]'), ("a.csv", "auto\u00admobile,x\n")),
+    ],
+)  # fmt: skip
+def test_invisible_characters_do_not_divide_words(name: str, content: str) -> None:
+    (section, *_) = read(name, content).sections
+    assert "automobile" in section.text
+    assert not set(lancelot.INVISIBLE) & set(section.text + section.title)
+
+
+def test_joiners_that_letters_and_emoji_need_stay() -> None:
+    text = "\u0645\u06cc\u200c\u062e क्\u200dष 👩\u200d💻"
+    assert read("a.txt", text).sections[0].text == text
+
+
+@pytest.mark.parametrize("name", ["a.log", "a.txt", "a.jsonl"])
+def test_colours_and_other_codes_of_a_terminal_are_left_out(name: str) -> None:
+    line = "\x1b[1;31mERROR\x1b[0m \x1b]8;;http://x\x1b\\disk\x1b]8;;\x07 \x1b(Bfull\x1b[K"
+    content = json.dumps(line) if name == "a.jsonl" else line
+    assert read(name, content).sections[0].text == "ERROR disk full"
+
+
 # Word documents
+
+
+def test_of_tracked_changes_what_is_new_is_read_once_and_what_is_gone_is_not() -> None:
+    run = "<w:r><w:t>{}</w:t><w:tab/></w:r>"
+    gone = "<w:del><w:r><w:delText>taken out</w:delText><w:br/></w:r></w:del>"
+    body = f"<w:p><w:moveFrom>{run.format('moved')}</w:moveFrom>{run.format('kept')}{gone}<w:ins>{run.format('put in')}</w:ins></w:p>"
+    body += f"<w:p><w:pPr><w:rPr><w:moveTo/></w:rPr></w:pPr><w:moveTo>{run.format('moved')}</w:moveTo></w:p>"
+    assert [section.text for section in read("a.docx", make_docx(body)).sections] == ["kept\tput in", "moved"]
 
 
 def test_a_word_document_has_localized_headings_tables_and_notes() -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lancedb
 import pyarrow as pa
@@ -492,3 +492,43 @@ def test_a_chunk_whose_id_or_column_holds_hidden_text_is_read_and_shows_none_of_
     assert [failed for _, failed in answers] == [False] * 5 + [True]
     assert json.loads(answers[0][0])["hits"][0]["id"] == "row:0"
     assert not any("\U000e0000" <= letter <= "\U000e007f" for text, _ in answers for letter in text)
+
+
+DIVIDED = [
+    *("An auto\u00admobile.", "An inspec-\r\n  tion of", "a well-\nknown man", "zero\u200bwidth", "3-\n4 and c-\n- d"),
+    *("Umwelt\u2010\nschäden", "what is whole: automation"),
+]
+
+
+@pytest.mark.parametrize("column", ["text", "document"])
+@pytest.mark.parametrize(
+    "word", ["automobile", "auto\u00admobile", "inspection", "well-known", "zerowidth", "umweltschäden", "automation"]
+)
+def test_words_that_other_programs_left_divided_are_found_and_shown_whole(
+    word: str, column: str, make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    rows = {"text": DIVIDED} if column == "text" else {"metadata": [json.dumps({"text": text}) for text in DIVIDED]}
+    searcher = make_searcher(LANCEDB_PATH=str(make_table(rows)))
+    for kind in ("text", "fts"):
+        page = ask(searcher, word, cast("SearchType", kind))
+        assert (page.total, len(page.hits)) == (1, 1)
+        assert "none of the hits" not in lancelot.search_lines(page)
+        assert lancelot.INVISIBLE[0] not in page.hits[0].text
+    conditions = {"text" if column == "text" else "metadata.text": {"contains": word}}
+    assert ask(searcher, "", conditions=conditions).total == 1
+
+
+def test_a_word_that_an_index_knows_in_pieces_only_is_found_in_the_texts(
+    make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    folder = make_table({"text": DIVIDED})
+    lancedb.connect(str(folder)).open_table("documents").create_index("text", config=lancedb.index.FTS())
+    page = ask(make_searcher(LANCEDB_PATH=str(folder)), "automobile", "fts")
+    assert page.total == 1
+    assert lancelot.snippet(page.hits[0].text, page.terms) == "An automobile."
+
+
+def test_a_snippet_shows_words_whole() -> None:
+    assert (
+        lancelot.snippet("the inspec-\ntion of auto\u00admobiles", read_terms("x")) == "the inspection of automobiles"
+    )
