@@ -10199,11 +10199,12 @@ def _read_request(request: dict[str, Any]) -> bool:
     identity, parameters = request.get("id"), request.get("params")
     if isinstance(identity, float) and identity.is_integer():
         request["id"] = int(identity)
+    if identity is None and str(request["method"]).startswith("notifications/"):
+        request.pop("id", None)
     if parameters == []:
         del request["params"]
-    if request["method"] == "initialize" and isinstance(parameters, dict):
-        asked = parameters.get("protocolVersion")
-        parameters["protocolVersion"] = _VERSION_BEFORE if asked == _BATCHES_VERSION else asked
+    if isinstance(parameters, dict) and parameters.get("protocolVersion") == _BATCHES_VERSION:
+        parameters["protocolVersion"] = _VERSION_BEFORE
     return "id" not in request or (isinstance(request["id"], str | int) and not isinstance(request["id"], bool))
 
 

@@ -148,6 +148,14 @@ def test_a_whole_number_is_an_id_however_it_is_written(start: Start) -> None:
         assert (answer["id"], type(answer["id"]), "result" in answer) == (identity, int, True)
 
 
+def test_a_notification_may_have_null_as_its_id(start: Start) -> None:
+    server = start()
+    server.ask(wire.handshake("first"))
+    server.send({"jsonrpc": "2.0", "id": None, "method": "notifications/initialized"})
+    assert server.ask({"jsonrpc": "2.0", "id": 1, "method": "ping"})["result"] == {}
+    assert server.end() == []
+
+
 def test_an_empty_list_of_parameters_is_none(start: Start) -> None:
     server = start()
     server.ask(wire.handshake("first"))
