@@ -2333,6 +2333,84 @@ def load_lancedb() -> Any:
     return lancedb
 
 
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """A protobuf number and where it ends."""
+    value = shift = 0
+    while message[at] & 0x80:
+        value |= (message[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | message[at] << shift, at + 1
+
+
+def protobuf_fields(message: bytes, number: int) -> Iterator[bytes]:
+    """The strings or messages that a protobuf message holds under a field's number; IndexError or KeyError if it is none.
+
+    https://protobuf.dev/programming-guides/encoding/
+    """
+    at = 0
+    while at < len(message):
+        key, at = _read_varint(message, at)
+        if key & 7 == 2:  # noqa: PLR2004 - a length, then as many bytes
+            length, at = _read_varint(message, at)
+            if key >> 3 == number:
+                yield message[at : at + length]
+            at += length
+        elif key & 7:
+            at += {1: 8, 5: 4}[key & 7]
+        else:
+            _, at = _read_varint(message, at)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _base_paths(file: Path, changed: int) -> tuple[str, ...]:  # noqa: ARG001 - a part of the key
+    """Where else than in its own folder a version of a table keeps files, by its manifest: `base_paths` in Lance's `table.proto`.
+
+    A manifest ends with the position of its message (8 bytes), before which its length stands (4 bytes), and a mark (8).
+    """
+    manifest = file.read_bytes()
+    start = int.from_bytes(manifest[-16:-8], "little") + 4
+    message = manifest[start : start + int.from_bytes(manifest[start - 4 : start], "little")]
+    bases = protobuf_fields(message, 18)
+    return tuple(path.decode("utf-8", "replace") for base in bases for path in protobuf_fields(base, 4))
+
+
+def _check_bases(folder: Path, name: str, manifests: Iterable[Path]) -> None:
+    try:
+        paths = [path for file in manifests for path in _base_paths(file, file.stat().st_mtime_ns)]
+    except FileNotFoundError as error:
+        raise being_rewritten() from error
+    except (OSError, IndexError, KeyError) as error:
+        raise LancelotError(f"The manifest of the table {name} cannot be read.", LOOK_AT_STATUS) from error
+    homes = {folder.absolute(), folder.resolve()}
+    outside = [path for path in paths if ".." in Path(path).parts or homes.isdisjoint(Path(path).parents)]
+    if outside:
+        raise LancelotError(
+            f"The table {name} keeps files outside its database folder, in {shorten(shown_path(one_line(outside[0])), 150)}.",
+            "Let the program that wrote it make a whole copy of it in the folder, such as a deep clone.",
+        )
+
+
+def check_namespaces_are_inside(folder: Path) -> None:
+    """The same for the table in which LanceDB keeps the namespaces of a folder, and which it reads to list them."""
+    _check_bases(folder, "__manifest", (folder / "__manifest" / "_versions").glob("*.manifest"))
+
+
+def check_data_is_inside(folder: Path, name: str, table: Any) -> None:
+    """Refuses an opened table of a local folder whose files are elsewhere, before the engine goes to read them there.
+
+    A manifest can name other folders, object stores and servers as the place of its data, indexes and deletions.
+    """
+    from urllib.request import url2pathname
+
+    # The folder of a table in a namespace is given as a URL.
+    own = Path(url2pathname(urlsplit(table.uri).path) if table.uri.startswith("file:") else table.uri)
+    names = (f"{2**64 - 1 - table.version:020}.manifest", f"{table.version}.manifest")  # of today, and of older writers
+    manifests = [file for file in (own / "_versions" / one for one in names) if file.exists()]
+    if not manifests:
+        raise being_rewritten()
+    _check_bases(folder, one_line(name), manifests)
+
+
 # For what opens or lists; one that reads may take longer, since a search may have to read a whole column.
 STORE_SECONDS = 20.0
 # The engine tries a request again for 3 minutes, each time for 30 s: longer than any client waits. The time of one
@@ -2428,6 +2506,8 @@ class Store:
         if is_address(path):
             prepare_variables(path, os.environ)  # where the engine itself reads them
             load_lancedb()  # may take seconds, which are not the server's
+        else:
+            check_namespaces_are_inside(Path(path))
         return self._in_time(lambda: self._database)
 
     def table_names(self) -> list[str]:
@@ -2481,6 +2561,8 @@ class Store:
             if not error.stale or name in self._opened or error.__cause__ is None:
                 raise
             raise _engine_failure(doing, error.__cause__, stale=True) from error
+        if not is_address(str(self.path)):
+            check_data_is_inside(Path(str(self.path)), name, table)
         self._opened.add(name)
         return table
 
@@ -8279,6 +8361,7 @@ class ChunkTable:
                     return None
                 logger.debug("a new table: %s", error)
                 table = connection.create_table(name, schema=chunk_schema())
+        check_data_is_inside(database, name, table)
         check_own_table(name, table.schema)
         return cls(table)
 

@@ -201,6 +201,23 @@ def test_tables_in_namespaces_are_listed_searched_and_read(
             find(searcher, "zebra", "text", table=unknown)
 
 
+@pytest.mark.parametrize("table", ["__manifest", "*$inner$chunks"])
+def test_tables_in_namespaces_and_their_list_are_refused_where_their_files_are_elsewhere(
+    table: str, in_namespaces: Any, tmp_path: Path, searcher_of: Callable[..., lancelot.Searcher]
+) -> None:
+    folder, _ = in_namespaces
+    folder = folder.rename(tmp_path / "a database, moved")
+    (moved,) = folder.glob(table)
+    beside = moved.rename(tmp_path / "beside.lance")
+    lancedb.connect(tmp_path / "other").clone_table("clone", str(beside))
+    (tmp_path / "other" / "clone.lance").rename(moved)
+    searcher = searcher_of(folder)
+    refused = f"The table {table.replace('*', 'team')} keeps files outside its database folder"
+    with pytest.raises(lancelot.LancelotError, match=re.escape(refused)):
+        find(searcher, "zebra", "text", table="team$inner$chunks")
+    assert refused in str(searcher.status().unreadable or searcher.status().problem)
+
+
 def test_a_folder_with_tables_in_namespaces_alone_is_a_database(in_namespaces: Any, tmp_path: Path) -> None:
     folder, _ = in_namespaces
     assert lancelot.check_folder(str(folder)) == str(folder)

@@ -10,9 +10,11 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -976,6 +978,107 @@ def test_a_table_in_the_legacy_format_gives_what_the_same_rows_give_in_the_newes
         legacy.store.open("documents").take_row_ids([0]).select(["id"]).to_arrow()
     assert everything(legacy) == everything(newest)
     assert legacy.status().unreadable == {}
+
+
+# --- tables whose manifest names other places
+
+
+def cloned(tmp_path: Path, base: str, make_table: Callable[..., Path]) -> Path:
+    """A folder with a shallow clone whose manifest names this base, filled up with letters, for all of its files."""
+    source = make_table({"text": ["a zebra"] * 2}, folder="a folder beside it with a long name") / "documents.lance"
+    table = lancedb.connect(source.parent).open_table("documents")
+    table.create_index("text", config=FTS())
+    table.delete("_rowid = 0")
+    lancedb.connect(tmp_path / "db").clone_table("clone", str(source))
+    (manifest,) = (tmp_path / "db" / "clone.lance" / "_versions").glob("*.manifest")
+    content, old = manifest.read_bytes(), str(source).encode()
+    assert content.count(old) == 2  # in the transaction, and in the manifest itself
+    assert len(base) < len(old)
+    manifest.write_bytes(content.replace(old, base.encode().ljust(len(old), b"x")))
+    return tmp_path / "db"
+
+
+@pytest.fixture
+def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the engine asks of a store that has nothing, which every s3:// address leads to."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield asked
+        server.shutdown()
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "s3://bucket/",
+        "http://127.0.0.1/",
+        "file:///",
+        "relative/",
+        "{tmp}/",
+        "{tmp}/db/../",
+        "{tmp}/db-",
+        "\\\\host\\",
+        "\0",
+    ],
+)
+def test_a_table_that_keeps_files_elsewhere_is_refused_by_name_and_nothing_is_read_there(
+    base: str,
+    tmp_path: Path,
+    make_table: Callable[..., Path],
+    make_searcher: Callable[..., lancelot.Searcher],
+    object_store: list[str],
+) -> None:
+    folder = cloned(tmp_path, base.format(tmp=tmp_path), make_table)
+    make_table({"text": ["a zebra"]})
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    refused = r"The table clone keeps files outside its database folder, in .*x\. Let the program"
+    with pytest.raises(LancelotError, match=refused):
+        searcher.search(SearchRequest("zebra", 10, "text", table="clone"))
+    with pytest.raises(LancelotError, match=refused):
+        lancelot.ChunkTable.open(folder, "clone", create=False)
+    status = searcher.status()
+    assert [layout.table for layout in status.tables] == ["documents"]
+    assert status.unreadable["clone"].cause.startswith("The table clone keeps files outside its database folder, in ")
+    assert object_store == []
+
+
+def test_a_clone_of_a_table_in_the_same_folder_is_searched(make_table: Callable[..., Path], search: Search) -> None:
+    folder = make_table({"text": ["a zebra", "a lion"]})
+    lancedb.connect(folder).clone_table("clone", str(folder / "documents.lance"))
+    assert [hit.text for hit in search(folder, "zebra", table="clone").hits] == ["a zebra"]
+
+
+@pytest.mark.parametrize("number", [*range(0, 200, 7), 2**14, 2**32, 2**64 - 1])
+def test_a_field_is_found_whatever_stands_before_it(number: int) -> None:
+    def varint(value: int, *, padded: bool = False) -> bytes:
+        groups = [value >> shift & 0x7F for shift in range(0, 70, 7) if padded or value >> shift or not shift]
+        return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+
+    fixed = varint(3 << 3 | 1) + bytes(8) + varint(4 << 3 | 5) + b"\xff" * 4
+    before = (
+        varint(1 << 3) + varint(number) + fixed + varint(2 << 3 | 2) + varint(number % 300) + b"\x92" * (number % 300)
+    )
+    for padded in (False, True):
+        message = before + varint(18 << 3 | 2, padded=padded) + varint(4, padded=padded) + b"path"
+        assert list(lancelot.protobuf_fields(message, 18)) == [b"path"]
 
 
 # --- the newest version
