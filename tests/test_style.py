@@ -30,7 +30,6 @@ OWNERS = {
     "charset_normalizer": {"Indexer"},
     "pypdf": {"Indexer"},
     "semantic_text_splitter": {"Indexer"},
-    "pathspec": {"Indexer"},
     "pyarrow": {"Store", "Indexer"},
     "httpx2": {"Embedder"},
     "openai": {"Embedder", "Tools"},
