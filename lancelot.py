@@ -1468,13 +1468,6 @@ class TableLayout:
     anythingllm: bool
 
     @property
-    def misses_vectors(self) -> bool:
-        """Whether the table tells that rows of it have no vector yet."""
-        if self.vector not in self.schema.names:
-            return False
-        return (self.schema.field(self.vector).metadata or {}).get(COMPLETE_METADATA) == b"no"
-
-    @property
     def is_own(self) -> bool:
         """Whether `index` made the table."""
         return OWN_METADATA in (self.schema.metadata or {})
@@ -3343,12 +3336,16 @@ def _count_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[Any, An
 
 @dataclass(frozen=True)
 class Scan:
-    """What one scan for terms found, by matching row: shares of the terms, whole runs, BM25, row numbers."""
+    """What one scan for terms found, by matching row: shares of the terms, whole runs, BM25, row numbers.
+
+    `missing` are the terms that no text in scope holds.
+    """
 
     shares: Any
     runs: Any
     relevance: Any
     numbers: Any
+    missing: tuple[str, ...]
 
     def ranking(self, *, by_share: bool) -> Ranking:
         """By share, whole runs, BM25 and row; or by BM25 and row alone, the score then being BM25."""
@@ -3390,9 +3387,11 @@ def scan_terms(scope: Scope, terms: Terms) -> Scan:
         found = (counts[:, :counted] > 0).any(axis=1)
         kept.append((counts[found], lengths[found], numbers[found]))
     counts, lengths, numbers = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-    shares = (counts[:, :counted] > 0).sum(axis=1) / max(1, counted)
+    there = counts[:, :counted] > 0
     runs = (counts[:, counted:] > 0).sum(axis=1)
-    return Scan(shares, runs, _bm25(counts[:, :counted], lengths, rows, characters / max(1, rows)), numbers)
+    relevance = _bm25(counts[:, :counted], lengths, rows, characters / max(1, rows))
+    missing = tuple(terms.counted[place] for place in np.flatnonzero(~there.any(axis=0)))
+    return Scan(there.sum(axis=1) / max(1, counted), runs, relevance, numbers, missing)
 
 
 def vector_metric(scope: Scope, column: str) -> str:
@@ -3460,6 +3459,35 @@ def rows_without_text(scope: Scope, numbers: Sequence[int]) -> set[int]:
         there = [_is_text(_json_value(value, scope.text.keys)) for value in values] if json_text else values
         texts.update(itertools.compress(batch.column("_rowid").to_pylist(), there))
     return set(numbers) - texts
+
+
+def count_without_vector(scope: Scope, column: str, *, most: int) -> int:
+    """How many of the first `most` rows have a text, but a vector that is NULL, all zero or not finite, or no vectors.
+
+    No vector search by cosine finds them. A table that tells that it is complete is not read.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    if (scope.layout.schema.field(column).metadata or {}).get(COMPLETE_METADATA) == b"yes":
+        return 0
+    length = scope.layout.vectors[column]
+    missing: list[int] = []
+    for batch in replace(scope, where=None).batches([column], most=most):
+        vectors = batch.column(column)
+        if pa.types.is_list(vectors.type):
+            there = vectors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) > 0
+        else:
+            there = vectors.is_valid().to_numpy(zero_copy_only=False)
+            numbers = (
+                vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, length).astype(np.float32, copy=False)
+            )
+            with np.errstate(over="ignore", invalid="ignore"):
+                squares = np.einsum("ij,ij->i", numbers, numbers)
+            there[there] = np.isfinite(squares) & (squares > 0)
+        missing += batch.column("_rowid").to_numpy()[~there].tolist()
+    # So many are not asked for their text one by one.
+    return len(missing) - len(rows_without_text(scope, missing[:SCAN_BATCH]))
 
 
 def rank_with_text(scope: Scope, rank: Callable[[str | None], Ranking]) -> Ranking:
@@ -3624,6 +3652,19 @@ def rank_full_text(scope: Scope, query: str, indexes: Sequence[Index]) -> Rankin
     # A match in the text column is a text; only another indexed column can match a row without one.
     of_text_alone = [index.columns for index in indexes] == [(scope.text.name,)]
     return rank(scope.where) if of_text_alone else rank_with_text(scope, rank)
+
+
+MOST_LOOKED_UP = 32
+"""Words of a query that an index is asked for one by one: 3 ms each over 200,000 rows."""
+
+
+def words_not_indexed(scope: Scope, query: str, indexes: Sequence[Index]) -> tuple[str, ...]:
+    """The words of a query that the full-text indexes find in no row in scope, in none of the forms that they know."""
+    stripped = (word.strip(SENTENCE_PUNCTUATION) for word in _content_words(query).split())
+    words = [word for word in dict.fromkeys(stripped) if re.search(r"\w", word) and not is_spaceless(word)]
+    asked = words[:MOST_LOOKED_UP] if len(words) > 1 else []
+    wanted = {word: _full_text_query(word, indexes, scope.text.name, other_weight=1.0) for word in asked}
+    return tuple(word for word, one in wanted.items() if not _best_matches(scope, one, scope.where, 1))
 
 
 FUSION_K = 10
@@ -4605,6 +4646,8 @@ class Status:
     remedy: str = ""
     stats: Stats | None = None
     checks: tuple[Check, ...] = ()
+    vectorless: Mapping[str, str] = field(default_factory=dict)
+    """How many rows of a table have no vector, in words, where it was counted and embeddings are available."""
 
     def search_types(self, layout: TableLayout) -> list[SearchType]:
         """The searches that work on a table as things stand, the best one first."""
@@ -4724,9 +4767,27 @@ def _phrase_notes(query: str, layout: TableLayout, *, by_position: bool) -> tupl
     return (f"The quoted phrase was searched as words{'' if kept else ', since no index keeps positions'}.",)
 
 
-def _missing_notes(layout: TableLayout) -> tuple[str, ...]:
-    told = f"Some rows of {layout.table} have no vector yet, so their meaning is not compared: run `{PROGRAM} index` again."
-    return (told,) if layout.misses_vectors else ()
+def _vectorless_notes(layout: TableLayout, vectorless: str, asked: SearchType, ran: RanSearch) -> tuple[str, ...]:
+    """A note on rows that a search for meaning cannot find, and how they are found."""
+    if not vectorless:
+        return ()
+    note = f"{vectorless}, so that only words find them."
+    if ran == "vector":
+        note = f"{vectorless}, so that vector search does not find them; hybrid does, by words."
+    elif asked == "auto":
+        note = f"Hybrid search ran, since {vectorless}, and only words find them."
+    again = f" `{PROGRAM} index` makes the vectors that are missing." if layout.is_own else ""
+    return (note[0].upper() + note[1:] + again,)
+
+
+def _unmatched_notes(words: Iterable[str], scope: Scope) -> tuple[str, ...]:
+    """A note on words that no chunk holds, lest a poor match be taken for an answer.
+
+    Of scripts without spaces none is named: what is counted there are pieces of words.
+    """
+    named = [word for word in words if not is_spaceless(word)]
+    where = " that meets the filter" if scope.where else ""
+    return (f"These words occur in no chunk{where}: {shorten(listed(named, limit=10), 300)}.",) if named else ()
 
 
 def _dropped_notes(terms: Terms) -> tuple[str, ...]:
@@ -4960,6 +5021,10 @@ def _own_stats(table: Any, layout: TableLayout) -> Stats:
 
 
 STATUS_SECONDS = 45.0
+COUNT_SECONDS = 5.0
+NUMBERS_COUNTED = 512 * 2**20
+"""Numbers of vectors that are looked at for rows without one: a million vectors of length 512, about two seconds."""
+FAR_NUMBERS_COUNTED = NUMBERS_COUNTED // 32
 MAX_COUNTED_ROWS = 100_000
 """About a second of counting on two cores."""
 
@@ -4984,6 +5049,7 @@ class Searcher:
         self.store = store or Store(settings.path, embedding_length=length, service=service)
         self.embedder = embedder or Embedder(settings)
         self.chat = chat or ChatModel(settings)
+        self._counted: dict[tuple[str, str], tuple[Any, str]] = {}
 
     def search(self, request: SearchRequest) -> Page:
         """The page of a request; LancelotError says what cannot be and names what there is."""
@@ -5052,6 +5118,11 @@ class Searcher:
         except TimeoutError:
             problem = f"The folder was not read within {STATUS_SECONDS:g} s. See whether its disk or server answers."
         embedder = self.embedder
+        vectorless: dict[str, str] = {}
+        if embedder.available:
+            with contextlib.suppress(TimeoutError):
+                count = functools.partial(self._count_vectorless, layouts, vectorless)
+                bounded(count, seconds=COUNT_SECONDS, name="counting the vectors")
         return Status(
             settings=self.settings,
             key=embedder.lookup,
@@ -5063,6 +5134,7 @@ class Searcher:
             unreadable=unreadable,
             default_table=default,
             default_problem=default_problem,
+            vectorless=dict(vectorless),
         )
 
     def stats(self, table: str) -> Stats:
@@ -5182,10 +5254,16 @@ class Searcher:
 
     def _text(self, query: str, scope: Scope, *notes: str) -> _Found:
         terms = read_terms(query)
-        return _Found(scan_terms(scope, terms).ranking(by_share=True), "text", notes + _dropped_notes(terms))
+        scan = scan_terms(scope, terms)
+        ranking = scan.ranking(by_share=True)
+        unmatched = _unmatched_notes(scan.missing, scope) if ranking.rows else ()
+        return _Found(ranking, "text", notes + _dropped_notes(terms) + unmatched)
 
-    def _full_text(self, query: str, scope: Scope, *notes: str) -> _Found:
-        """BM25 with the table's indexes, or over a scan where there are none or they cannot match the query."""
+    def _full_text(self, query: str, scope: Scope, *notes: str, alone: bool = True) -> _Found:
+        """BM25 with the table's indexes, or over a scan where there are none or they cannot match the query.
+
+        Where it is not `alone` but half of a hybrid search, nothing is said of words that no chunk holds.
+        """
         indexes, reason = full_text_indexes(scope.layout, query)
         if indexes:
             try:
@@ -5193,17 +5271,21 @@ class Searcher:
                 whole = keeps_positions(indexes)
                 if ranking.rows or (quoted_phrases(query) and whole):
                     notes += _dropped_notes(read_terms(_PHRASE.sub(" ", query) if whole else query))
-                    return _Found(ranking, "fts", notes + _phrase_notes(query, scope.layout, by_position=whole))
+                    notes += _phrase_notes(query, scope.layout, by_position=whole)
+                    missing = words_not_indexed(scope, query, indexes) if ranking.rows and alone else ()
+                    return _Found(ranking, "fts", notes + _unmatched_notes(missing, scope))
                 reason = "the full-text index found nothing"
             except LancelotError as error:
                 if error.stale:
                     raise
                 reason = f"the full-text index failed ({shorten(str(error).partition('. ')[0], 200)})"
         terms = read_terms(query)
-        scan = scan_terms(scope, terms).ranking(by_share=False)
-        told = (f"BM25 ran over the texts themselves, since {reason}.",) if reason and scan.rows else ()
+        scan = scan_terms(scope, terms)
+        ranking = scan.ranking(by_share=False)
+        told = (f"BM25 ran over the texts themselves, since {reason}.",) if reason and ranking.rows else ()
         notes += _phrase_notes(query, scope.layout, by_position=False) + told + _dropped_notes(terms)
-        return _Found(scan, "fts", notes)
+        missing = scan.missing if ranking.rows and alone else ()
+        return _Found(ranking, "fts", notes + _unmatched_notes(missing, scope))
 
     def _embedded(self, request: SearchRequest, scope: Scope) -> _Found:
         """Vector or hybrid search; where it is not possible, text or full-text search with a note that says why."""
@@ -5212,17 +5294,18 @@ class Searcher:
         if not reading.positive:
             raise LancelotError("The query only subtracts.", "Add what to look for, or search by text.")
         try:
-            vectors = self._rank_vector(reading, scope)
+            vectors, vectorless = self._rank_vector(reading, scope)
         except LancelotError as error:
             if error.stale:
                 raise
             return self._fall_back(request, reading, scope, f"vector search was not possible: {error}")
-        if request.search_type == "hybrid":
-            full_text = self._full_text(reading.positive, scope, *_missing_notes(scope.layout))
-            return _Found(fuse(vectors, full_text.ranking), "hybrid", full_text.notes, arithmetic)
         if not vectors.rows and request.search_type == "auto":
             return self._fall_back(request, reading, scope, "vector search found nothing.")
-        return _Found(vectors, "vector", _missing_notes(scope.layout), arithmetic)
+        if request.search_type == "hybrid" or (request.search_type == "auto" and vectorless):
+            notes = _vectorless_notes(scope.layout, vectorless, request.search_type, "hybrid")
+            full_text = self._full_text(reading.positive, scope, *notes, alone=False)
+            return _Found(fuse(vectors, full_text.ranking), "hybrid", full_text.notes, arithmetic)
+        return _Found(vectors, "vector", _vectorless_notes(scope.layout, vectorless, "vector", "vector"), arithmetic)
 
     def _fall_back(self, request: SearchRequest, reading: Reading, scope: Scope, why: str) -> _Found:
         """Another search instead of the one asked for, on a first page only: no page mixes two searches."""
@@ -5236,7 +5319,8 @@ class Searcher:
             return self._full_text(reading.positive, scope, f"Full-text search ran, since {why}")
         return self._text(reading.positive, scope, f"Text search ran, since {why}")
 
-    def _rank_vector(self, reading: Reading, scope: Scope) -> Ranking:
+    def _rank_vector(self, reading: Reading, scope: Scope) -> tuple[Ranking, str]:
+        """The ranking by meaning, and how many rows of the table have no vector, "" for none."""
         layout = scope.layout
         if not self.embedder.available:
             raise LancelotError(self.embedder.why_not)
@@ -5249,7 +5333,7 @@ class Searcher:
             raise self._wrong_length(layout, column, len(vectors[0]))
         alone = len(vectors) == 1
         vector = vectors[0] if alone else combine_vectors(vectors[: len(added)], vectors[len(added) :])
-        return rank_vector(scope, vector, column=column)
+        return rank_vector(scope, vector, column=column), self._vectorless(scope, column)
 
     def _embed(self, texts: Sequence[str], layout: TableLayout) -> list[tuple[float, ...]]:
         """Vectors by the table's own model, where it names one: those of another mean nothing in it."""
@@ -5273,6 +5357,37 @@ class Searcher:
             f"{layout.model or self.settings.embedding_model} gives length {length}; set EMBEDDING_MODEL to the model that made "
             f"the table ({models_of_length(held)})."
         )
+
+    def _vectorless(self, scope: Scope, column: str) -> str:
+        """How many rows have no vector, such as `3 rows of documents have no vector`; "" for none.
+
+        They are counted once for each version of a table.
+        """
+        layout = scope.layout
+        try:
+            # A table that was dropped and made again may come to the same version.
+            written = Path(self.settings.path or "", f"{layout.table}.lance", "_versions").stat().st_mtime_ns
+        except OSError:
+            written = 0
+        state = (scope.table.version, layout.rows, written)
+        known, words = self._counted.get((layout.table, column), (None, ""))
+        if known != state:
+            numbers = FAR_NUMBERS_COUNTED if is_address(self.settings.path or "") else NUMBERS_COUNTED
+            most = numbers // layout.vectors[column]
+            count = count_without_vector(scope, column, most=most)
+            least = "at least " if layout.rows > most else ""
+            have = "has" if count == 1 else "have"
+            words = f"{least}{plural(count, 'row')} of {layout.table} {have} no vector" if count else ""
+            self._counted[layout.table, column] = (state, words)
+        return words
+
+    def _count_vectorless(self, layouts: Iterable[TableLayout], words: dict[str, str]) -> None:
+        """Fills `words` with what `_vectorless` says of each table; one that cannot be read is left out."""
+        for layout in layouts:
+            if layout.text and layout.vector:
+                with contextlib.suppress(LancelotError):
+                    scope = Scope(self.store.open(layout.table), layout)
+                    words[layout.table] = self._vectorless(scope, layout.vector)
 
     # Reading without a query.
 
@@ -5508,48 +5623,6 @@ def total_words(page: Page) -> str:
     return f"{page.total}+" if page.capped else f"{page.ranked if page.total is None else page.total}"
 
 
-_ENOUGH_SHOWN = 5
-
-
-_ASCII_LETTERS = str.maketrans(
-    {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ħ": "h", "ı": "i"}
-)
-
-
-def _bare(text: str) -> str:
-    """A text without case and accents, as full-text indexes fold it."""
-    letters = unicodedata.normalize("NFKD", text).casefold().translate(_ASCII_LETTERS)
-    return "".join(letter for letter in letters if not unicodedata.combining(letter))
-
-
-def _unmatched_words(page: Page) -> list[str]:
-    """The words of the query that no hit holds; of full-text search, which knows word forms, those not even by their first half.
-
-    Of scripts without spaces none is named: what is counted there are pieces of words.
-    """
-    words = [term for term in page.terms.counted if not is_spaceless(term)]
-    texts = {
-        hyphen: [whole_words(hit.text, hyphen=hyphen) for hit in page.hits] for hyphen in set(map(hyphen_of, words))
-    }
-    if page.ran == "fts":
-        bare = {hyphen: list(map(_bare, several)) for hyphen, several in texts.items()}
-        beginnings = {term: _bare(term)[: max(3, len(term) // 2)] for term in words}
-        return [term for term in words if not any(beginnings[term] in text for text in bare[hyphen_of(term)])]
-    patterns = {term: re.compile(fold_pattern(term)) for term in words}
-    return [term for term in words if not any(map(patterns[term].search, texts[hyphen_of(term)]))]
-
-
-def _with_unmatched(page: Page) -> Page:
-    """The page with a note on words of the query that none of its hits holds, lest a poor match be taken for an answer.
-
-    A page that shows few of many hits, or others than the best, tells nothing of that.
-    """
-    few = len(page.hits) < _ENOUGH_SHOWN and page.next_offset is not None
-    missed = [] if page.ran not in ("text", "fts") or page.request.offset or few else _unmatched_words(page)
-    told = f"These words occur in none of the hits shown: {shorten(listed(missed, limit=10), 300)}."
-    return replace(page, notes=(*page.notes, told)) if missed and page.hits else page
-
-
 def _empty_hint(page: Page) -> str:
     filtered = " that meets the filter" if page.request.conditions else ""
     if page.request.offset and page.ranked:
@@ -5602,7 +5675,6 @@ def _search_object(page: Page, hits: Sequence[Hit], detail: _Detail) -> dict[str
 
 def search_json(page: Page) -> str:
     """A page as compact JSON below MAX_ANSWER_BYTES: what ran, the hits, how many there are, and notes."""
-    page = _with_unmatched(page)
     # Looking for the best place of a long text takes a while, so it is done once.
     page = replace(page, hits=tuple(replace(hit, text=snippet(hit.text, page.terms)) for hit in page.hits))
     for detail in _DETAILS:
@@ -5788,7 +5860,6 @@ def _context(header: str, hits: Sequence[Hit], *, budget: int, empty: str) -> st
 
 def context_block(page: Page, *, budget: int) -> str:
     """The chunks of a page as Markdown of at most `budget` characters (200 at least), header and footer included."""
-    page = _with_unmatched(page)
     header = _context_header(page.table, "question", page.ran, page.request.query, page.notes, budget=budget)
     return _context(header, page.hits, budget=budget, empty=_empty_hint(page))
 
@@ -5922,6 +5993,7 @@ def _columns(layout: TableLayout) -> list[tuple[str, str]]:
 
 def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict[str, Any]:
     vector = layout.vector if layout.vector in layout.vectors else None
+    note = status.table_note(layout)
     shown: dict[str, Any] = {
         "name": layout.table,
         "rows": layout.rows,
@@ -5939,7 +6011,7 @@ def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict
         "searchTypes": status.search_types(layout),
         "bestSearchType": next(iter(status.search_types(layout)), None),
         "indexes": [_index_object(index, verbose=verbose) for index in layout.indexes[:50]],
-        "note": shorten(status.table_note(layout), 600),
+        "note": shorten("; ".join(filter(None, (note, status.vectorless.get(layout.table)))), 600),
     }
     if verbose:
         shown["columns"] = {shorten(name, 120): shorten(kind, 200) for name, kind in _columns(layout)}
@@ -5993,7 +6065,6 @@ def status_json(status: Status, *, verbose: bool) -> str:
 
 def search_lines(page: Page) -> str:
     """A page for a person at a terminal."""
-    page = _with_unmatched(page)
     total = f" of {total_words(page)}" if page.total is not None else ""
     lines = [f"{page.ran} search of {page.table}: {plural(len(page.hits), 'hit')}{total} ({SCORE_MEANINGS[page.ran]})"]
     lines += [f"note: {note}" for note in page.notes]
@@ -6059,7 +6130,7 @@ def verdict(checks: Sequence[Check]) -> str:
 def _stats_line(stats: Stats) -> str:
     types = ", ".join(f"{kind} {count:,}" for kind, count in itertools.islice((stats.file_types or {}).items(), 8))
     files = "" if stats.files is None else f" of {plural(stats.files, 'source')}"
-    return f"contents:    {stats.table}, {plural(stats.chunks, 'chunk')}{files}{f'; {types}' if types else ''}"
+    return f"contents:    {stats.table}, {plural(stats.chunks, 'chunk')}{files}{f'; chunks by type: {types}' if types else ''}"
 
 
 def status_lines(status: Status) -> str:
@@ -9193,10 +9264,16 @@ def _columns_of(status: Status, layout: TableLayout) -> Check:
 
 def check_columns(status: Status) -> list[Check]:
     """Which columns of each table are read as text and vectors, and what keeps a table from being searched."""
+    again = f"Run `{PROGRAM} index` on the same folder again."
     missing = [
-        Check("columns", "warning", f"Some rows of {layout.table} have no vector yet.", f"Run `{PROGRAM} index` again.")
+        Check(
+            "columns",
+            "warning",
+            f"{words[0].upper()}{words[1:]}, so only words find them.",
+            again if layout.is_own else "Let the program that writes it embed them again.",
+        )
         for layout in status.tables
-        if layout.misses_vectors
+        if (words := status.vectorless.get(layout.table))
     ]
     return [*_named_columns(status), *(_columns_of(status, layout) for layout in status.tables), *missing]
 
@@ -9797,14 +9874,14 @@ TOOLS = (
         "Search the documents",
         "Searches a LanceDB table of the user's own documents and returns ranked hits as JSON, each with a title, a "
         "source and a short snippet round the match. Use it to find which documents mention something, and to count or "
-        "list rows by a filter; use lancedb_query to read whole chunks. The reply's searchType says which search ran, and note says why when it "
+        "list chunks by a filter; use lancedb_query to read whole chunks. The reply's searchType says which search ran, and note says why when it "
         "is not the one asked for.",
         (
             Parameter(
                 "query",
                 "string",
-                "The words or the question to search for, in the text column alone. Blank with a filter: every row that "
-                "meets it, total being their number.",
+                "The words or the question to search for, in the text column alone. Blank with a filter: every chunk "
+                "that meets it. total counts the chunks that hold any of the words, or meet the filter, not documents.",
                 required=True,
                 characters=0,
             ),
@@ -9938,7 +10015,7 @@ TOOLS = (
         "lancedb_status",
         "Show folder, tables and embeddings",
         "Reports the connection, the tables with their rows, the columns chosen and why, the indexes, the searches that "
-        "work and the best one, the documents counted by file type, whether embeddings are available, and a health check of "
+        "work and the best one, the default table's sources and its chunks by file type, whether embeddings are available, and a health check of "
         "folder, settings, key and disk. Use it first, or when a search fails.",
         (
             Parameter(
@@ -10000,8 +10077,8 @@ def instructions_for(settings: Settings, tables: Sequence[str] = ()) -> str:
         _tables_told(settings, tables),
         "To answer a question, call lancedb_query: it returns whole chunks.",
         "To find which documents mention something, to count, or to list by a filter, call lancedb_search.",
-        "There total is the count, nextOffset the next page; a blank query with a filter gives every row that meets it.",
-        "To count alone, set limit to 1.",
+        "There total counts chunks, not documents: those with any of the query's words or, where query is blank, in the filter.",
+        "nextOffset is the next page. To count alone, set limit to 1.",
         "Before you filter, call lancedb_status with verbose for the columns.",
         "To read on around a hit, call lancedb_read; to see which documents there are, lancedb_files.",
         "Call lancedb_ask where the user wants the answer of their own chat model." if settings.chat_model else "",
@@ -12484,7 +12561,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_tool_options(question, cast("Tool", find_tool("lancedb_ask")), {})
     read = commands.add_parser("read", help="one chunk whole, with its neighbours")
     _add_tool_options(read, cast("Tool", find_tool("lancedb_read")), {})
-    files = commands.add_parser("files", help="the documents in a table")
+    files = commands.add_parser("files", help="the sources in a table, with their chunks")
     _add_tool_options(files, cast("Tool", find_tool("lancedb_files")), {"fileType": "--type"})
     status = commands.add_parser("status", help="folder, tables, embeddings, settings that are wrong")
     status.add_argument("--verbose", action="store_true", help="with --json, the columns of each table too")

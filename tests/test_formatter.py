@@ -198,45 +198,6 @@ def test_a_title_and_a_source_are_plain_text_outside_of_the_fence() -> None:
     assert rest == ["```text", "honest", "```", ""]
 
 
-@pytest.mark.parametrize(("ran", "told"), [("text", True), ("fts", True), ("vector", False), ("hybrid", False)])
-def test_words_that_no_hit_holds_are_named(ran: str, told: bool) -> None:  # noqa: FBT001 - the expected outcome
-    page = make_page([make_hit(1, "ZEBRA in a café"), make_hit(2, "a zebra")], "zebra cafe\u0301 okapi", ran=ran)
-    note = "These words occur in none of the hits shown: okapi."
-    for text in (lancelot.search_json(page), lancelot.search_lines(page), context_block(page, budget=900)):
-        assert (note in text) == told
-
-
-@pytest.mark.parametrize("word", ["encryption", "numbers", "running", "cafe", "CAFÉ", "lodz", "Ore"])
-def test_a_word_found_by_another_of_its_forms_is_not_said_to_be_missing(word: str) -> None:
-    hits = [make_hit(1, "encrypted number of a run in the café, Łódź, øre")]
-    assert "occur in none" not in lancelot.search_json(make_page(hits, word, ran="fts"))
-
-
-@pytest.mark.parametrize("ran", ["text", "fts"])
-@pytest.mark.parametrize("query", ["北京天气", "ภาษาจีน"])
-def test_pieces_of_words_in_scripts_without_spaces_are_not_named(ran: str, query: str) -> None:
-    assert "occur in none" not in lancelot.search_json(make_page([make_hit(1, "北京的天气很好 ภาษา")], query, ran=ran))
-
-
-@pytest.mark.parametrize(("hits", "ranked", "offset", "told"), [(4, 9, 0, False), (5, 9, 0, True), (5, 9, 4, False)])
-def test_a_page_that_shows_few_of_the_hits_says_nothing_of_the_others(
-    hits: int,
-    ranked: int,
-    offset: int,
-    told: bool,  # noqa: FBT001 - the expected outcome
-) -> None:
-    request = SearchRequest("zebra okapi", hits, "text", offset=offset)
-    terms = read_terms(request.query)
-    found = tuple(make_hit(number, "zebra") for number in range(hits))
-    page = Page(request, "documents", "text", hits=found, total=ranked, terms=terms, ranked=ranked)
-    assert ("okapi." in lancelot.search_json(page)) == told
-
-
-def test_nothing_is_named_where_all_words_are_found_or_nothing_is() -> None:
-    for page in (make_page([make_hit(1, "zebra")]), make_page([])):
-        assert "occur in none" not in lancelot.search_json(page)
-
-
 def test_whole_chunks_stand_in_rank_order_and_what_does_not_fit_is_counted() -> None:
     found = [make_hit(1, "first " * 20), make_hit(2, "second " * 200), make_hit(3, "third"), make_hit(4, "x" * 5000)]
     block = context_block(make_page(found), budget=800)

@@ -736,9 +736,10 @@ def test_rows_that_have_no_vector_yet_are_told_by_searches_and_the_status(
     searcher = make_searcher(LANCEDB_PATH=tmp_path / "db", OPENAI_BASE_URL=url)
     for search_type in ("vector", "hybrid"):
         (note,) = searcher.search(lancelot.SearchRequest("tea", 3, search_type)).notes
-        assert note.startswith("Some rows of documents have no vector yet")
+        assert note.startswith("1 row of documents has no vector, so that ")
+        assert note.endswith("`lancelot index` makes the vectors that are missing.")
     told = [check.message for check in lancelot.examined_status(searcher).checks if check.status != "ok"]
-    assert "Some rows of documents have no vector yet." in told
+    assert "1 row of documents has no vector, so only words find them." in told
     index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="m")
     assert searcher.search(lancelot.SearchRequest("tea", 3, "vector")).notes == ()
     version = open_table(tmp_path).version

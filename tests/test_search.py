@@ -6,12 +6,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
 import lancedb
+import lancedb.index
 import pyarrow as pa
 import pytest
 from conftest import DATABASES, FOLDERS, TESTS
@@ -263,7 +264,8 @@ def test_auto_that_finds_nothing_by_vector_falls_back_and_vector_does_not(
     assert (page.ran, [hit.text for hit in page.hits]) == ("text", ["a zebra"])
     assert page.notes == ("Text search ran, since vector search found nothing.",)
     page = ask(searcher, "zebra", "vector")
-    assert (page.ran, page.hits, page.notes) == ("vector", (), ())
+    assert (page.ran, page.hits) == ("vector", ())
+    assert page.notes[0].startswith("2 rows of documents have no vector")
 
 
 def test_the_vector_column_that_fits_the_embedding_is_taken(
@@ -283,9 +285,9 @@ def test_the_vector_column_that_fits_the_embedding_is_taken(
 
 def test_words_past_the_most_are_told(make_searcher: Make) -> None:
     query = " ".join(f"python{number}" for number in range(lancelot.MAX_TERMS + 1))
-    assert ask(make_searcher(LANCEDB_PATH=DATABASES / "langchain"), query).notes == (
-        f"Only the first {lancelot.MAX_TERMS} different words of the query were counted.",
-    )
+    dropped, missing = ask(make_searcher(LANCEDB_PATH=DATABASES / "langchain"), query).notes
+    assert dropped == f"Only the first {lancelot.MAX_TERMS} different words of the query were counted."
+    assert missing.startswith("These words occur in no chunk: python0, python1,")
 
 
 @pytest.mark.parametrize("query", ["", "  ", "\n\t", "\x00"])
@@ -532,3 +534,170 @@ def test_a_snippet_shows_words_whole() -> None:
     assert (
         lancelot.snippet("the inspec-\ntion of auto\u00admobiles", read_terms("x")) == "the inspection of automobiles"
     )
+
+
+# --- rows without a vector
+
+
+@pytest.fixture
+def gaps(tmp_path: Path, make_settings: Callable[..., lancelot.Settings], endpoint: str) -> Path:
+    """A table with three rows that no search for meaning finds, and one without a text too, which does not count."""
+    texts = ["harbour at dawn", "bread recipe", "lighthouse keeper", "clock maker", "iron bridge", None]
+    vectors = lancelot.Embedder(make_settings(OPENAI_BASE_URL=endpoint)).embed(texts[:2])
+    return write_vectors(tmp_path / "db", texts, [*vectors, None, [0.0] * 384, [math.inf] * 384, None])
+
+
+def write_vectors(folder: Path, texts: Sequence[str | None], vectors: Sequence[Sequence[float] | None]) -> Path:
+    columns = {"id": range(len(texts)), "text": texts, "meaning": pa.array(vectors, pa.list_(pa.float32(), 384))}
+    lancedb.connect(folder).create_table("documents", pa.table(columns), on_bad_vectors="null")
+    return folder
+
+
+@pytest.mark.parametrize(("query", "found"), [("lighthouse keeper", 2), ("clock maker", 3), ("iron bridge", 4)])
+def test_auto_finds_rows_without_a_vector_by_their_words(
+    query: str, found: int, gaps: Path, make_searcher: Make, endpoint: str
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint)
+    page = ask(searcher, query, "auto")
+    assert page.ran == "hybrid"
+    assert found in [hit.id for hit in page.hits[:2]]
+    told = "Hybrid search ran, since 3 rows of documents have no vector, and only words find them."
+    assert page.notes == (told,)
+    pages = [ask(searcher, query, "auto", limit=1, offset=place) for place in range(page.ranked)]
+    assert [hit.id for one in pages for hit in one.hits] == [hit.id for hit in page.hits]
+    block = lancelot.answer_query(searcher, searcher_arguments("lancedb_query", searcher, question=query))
+    assert f"```text\n{query}\n```" in block
+    assert told in block
+
+
+def searcher_arguments(name: str, searcher: lancelot.Searcher, **given: Any) -> dict[str, Any]:
+    tool = lancelot.find_tool(name)
+    assert tool
+    return tool.read_arguments(given, searcher.settings)
+
+
+def test_rows_without_any_of_several_vectors_are_counted(
+    make_table: Callable[..., Path], make_searcher: Make, endpoint: str
+) -> None:
+    several = pa.array([[[1.0] * 384, [0.5] * 384], [], None], pa.list_(pa.list_(pa.float32(), 384)))
+    folder = make_table({"text": ["one", "two bridges", "three"], "vector": several})
+    page = ask(make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL=endpoint), "bridges", "auto")
+    assert (page.ran, page.notes[0].count("2 rows of documents")) == ("hybrid", 1)
+
+
+def test_vector_and_hybrid_search_say_which_rows_have_no_vector(gaps: Path, make_searcher: Make, endpoint: str) -> None:
+    searcher = make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint)
+    rows = "3 rows of documents have no vector"
+    page = ask(searcher, "lighthouse keeper", "vector")
+    told = f"{rows}, so that vector search does not find them; hybrid does, by words."
+    assert (page.ran, page.notes) == ("vector", (told,))
+    page = ask(searcher, "lighthouse keeper", "hybrid")
+    assert (page.ran, page.notes) == ("hybrid", (f"{rows}, so that only words find them.",))
+    assert 2 in [hit.id for hit in page.hits]
+    assert ask(searcher, "lighthouse keeper", "text").notes == ()
+
+
+def test_the_status_and_its_health_say_how_many_rows_have_no_vector(
+    gaps: Path, make_searcher: Make, endpoint: str
+) -> None:
+    status = lancelot.examined_status(make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint))
+    (table,) = json.loads(lancelot.status_json(status, verbose=False))["tables"]
+    assert table["note"] == "3 rows of documents have no vector"
+    assert table["bestSearchType"] == "hybrid"
+    assert "3 rows of documents have no vector" in lancelot.status_lines(status)
+    lines = [(check.message, check.remedy) for check in status.checks if check.name == "columns" and check.remedy]
+    remedy = "Let the program that writes it embed them again."
+    assert lines == [("3 rows of documents have no vector, so only words find them.", remedy)]
+    assert lancelot.examined_status(make_searcher(LANCEDB_PATH=gaps)).vectorless == {}
+
+
+def test_rows_without_a_vector_are_counted_once_for_a_version_of_a_table(
+    gaps: Path, make_searcher: Make, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    count = lancelot.count_without_vector
+    monkeypatch.setattr(
+        lancelot, "count_without_vector", lambda *told, **how: counts.append(count(*told, **how)) or counts[-1]
+    )
+    searcher = make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint)
+    for offset in (0, 1):
+        assert ask(searcher, "bridge", "auto", offset=offset).ran == "hybrid"
+    assert counts == [3]
+    database = lancedb.connect(gaps)
+    whole = database.open_table("documents").to_arrow().slice(0, 2)
+    database.open_table("documents").delete("id > 3")
+    assert ask(searcher, "bridge", "auto").ran == "hybrid"
+    database.create_table("documents", whole, mode="overwrite")
+    page = ask(searcher, "bridge", "auto")
+    assert (page.ran, page.notes) == ("vector", ())
+    assert counts == [3, 2, 0]
+
+
+def test_a_table_made_again_with_its_vectors_is_counted_again(
+    tmp_path: Path, make_searcher: Make, endpoint: str
+) -> None:
+    texts = ["one bridge", "two bridges"]
+    folder = write_vectors(tmp_path / "db", texts, [[1.0] * 384, None])
+    searcher = make_searcher(LANCEDB_PATH=folder, OPENAI_BASE_URL=endpoint)
+    assert ask(searcher, "bridge", "auto").ran == "hybrid"
+    lancedb.connect(folder).drop_table("documents")
+    write_vectors(folder, texts, [[1.0] * 384, [0.5] * 384])
+    assert lancedb.connect(folder).open_table("documents").version == 1
+    assert ask(searcher, "bridge", "auto").ran == "vector"
+
+
+def test_of_a_large_table_the_first_rows_are_looked_at(
+    gaps: Path, make_searcher: Make, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "NUMBERS_COUNTED", 3 * 384)
+    (note,) = ask(make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint), "bridge", "hybrid").notes
+    assert note == "At least 1 row of documents has no vector, so that only words find them."
+
+
+# --- words that no chunk holds
+
+
+@pytest.fixture
+def zebras(make_table: Callable[..., Path]) -> Path:
+    texts = ["zebra " * number for number in range(9, 0, -1)] + ["a lion of the savannah", "café société"]
+    return make_table({"text": texts, "place": list(range(11))})
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("search_type", ["text", "fts"])
+def test_words_that_no_chunk_holds_are_the_same_on_every_page(
+    search_type: SearchType,
+    indexed: bool,  # noqa: FBT001 - a value of the table
+    zebras: Path,
+    make_searcher: Make,
+) -> None:
+    if indexed:
+        lancedb.connect(zebras).open_table("documents").create_index(
+            "text", config=lancedb.index.FTS(ascii_folding=True)
+        )
+    searcher = make_searcher(LANCEDB_PATH=zebras)
+    query = f"zebra savannah okapi CAFÉ the {'->' if indexed and search_type == 'fts' else '北京'}"
+    told = ("These words occur in no chunk: okapi.",)
+    for limit, offset in ((1, 0), (3, 6), (200, 0), (2, 9), (5, 50)):
+        assert ask(searcher, query, search_type, limit=limit, offset=offset).notes[-1:] == told
+    told = ("These words occur in no chunk that meets the filter: savannah.",)
+    assert ask(searcher, "zebra savannah", search_type, conditions={"place": {"lt": 9}}).notes == told
+    assert ask(searcher, "zebra savannah", search_type).notes == ()
+    assert ask(searcher, "zebra zebra", search_type).notes == ()
+    assert ask(searcher, "okapi giraffe", search_type).hits == ()
+    assert not any("occur in no chunk" in note for note in ask(searcher, "okapi giraffe", search_type).notes)
+
+
+@pytest.mark.parametrize("word", ["encryption", "numbers", "running", "cafe", "CAFÉ", "lodz", "Ore"])
+def test_a_word_that_an_index_finds_by_another_of_its_forms_is_not_said_to_be_missing(
+    word: str, make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    folder = make_table({"text": ["encrypted number of a run in the café, Łódź, øre", "zebra"]})
+    config = lancedb.index.FTS(stem=True, ascii_folding=True, language="English")
+    lancedb.connect(folder).open_table("documents").create_index("text", config=config)
+    assert ask(make_searcher(LANCEDB_PATH=folder), f"zebra {word}", "fts").notes == ()
+
+
+def test_hybrid_search_names_no_word_as_missing(gaps: Path, make_searcher: Make, endpoint: str) -> None:
+    page = ask(make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint), "bridge okapi", "hybrid")
+    assert not any("occur in no chunk" in note for note in page.notes)

@@ -328,6 +328,13 @@ def test_the_longest_instructions_are_not_cut_by_a_client(make_settings: MakeSet
     assert len(instructed(make_settings(LANCEDB_PATH=folder, **environ))) <= 2_000
 
 
+def test_what_total_counts_is_said_as_it_is(make_settings: Callable[..., lancelot.Settings]) -> None:
+    said = lancelot.instructions_for(make_settings())
+    assert "total counts chunks, not documents: those with any of the query's words" in said
+    query = lancelot.TOOLS[0].parameters[0]
+    assert "total counts the chunks that hold any of the words, or meet the filter, not documents." in query.help
+
+
 # Arguments
 
 
