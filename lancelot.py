@@ -2327,12 +2327,13 @@ def load_lancedb() -> Any:
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """A protobuf number and where it ends."""
-    value = shift = 0
-    while message[at] & 0x80:
-        value |= (message[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | message[at] << shift, at + 1
+    """A protobuf number, of 10 bytes at most, and where it ends."""
+    value = 0
+    for place in range(10):
+        value |= (message[at + place] & 0x7F) << 7 * place
+        if message[at + place] < 0x80:  # noqa: PLR2004 - the last byte
+            return value, at + place + 1
+    raise IndexError(at)
 
 
 def protobuf_fields(message: bytes, number: int) -> Iterator[bytes]:
@@ -2383,11 +2384,6 @@ def _check_bases(folder: Path, name: str, manifests: Iterable[Path]) -> None:
         )
 
 
-def check_namespaces_are_inside(folder: Path) -> None:
-    """The same for the table in which LanceDB keeps the namespaces of a folder, and which it reads to list them."""
-    _check_bases(folder, "__manifest", (folder / "__manifest" / "_versions").glob("*.manifest"))
-
-
 def check_data_is_inside(folder: Path, name: str, table: Any) -> None:
     """Refuses an opened table of a local folder whose files are elsewhere, before the engine goes to read them there.
 
@@ -2402,6 +2398,11 @@ def check_data_is_inside(folder: Path, name: str, table: Any) -> None:
     if not manifests:
         raise being_rewritten()
     _check_bases(folder, one_line(name), manifests)
+
+
+def check_namespaces_are_inside(folder: Path) -> None:
+    """The same for the table in which LanceDB keeps the namespaces of a folder, and which it reads to list them."""
+    _check_bases(folder, "__manifest", (folder / "__manifest" / "_versions").glob("*.manifest"))
 
 
 # For what opens or lists; one that reads may take longer, since a search may have to read a whole column.
@@ -6495,7 +6496,7 @@ _HTML_BLOCKS = tuple(
 def _verbatim_end(line: str, *, paragraph: bool) -> re.Pattern[str] | None:
     """What ends the code or HTML that begins with a line; None where none does, or where the line ends it too."""
     if fence := _FENCE.match(line):
-        return re.compile(rf" {{0,3}}{fence[1]}{fence[1][0]}*\s*$")
+        return re.compile(rf"^ {{0,3}}{fence[1][0]}{{{len(fence[1])},}}\s*$")
     for opening, closing in _HTML_BLOCKS[: -1 if paragraph else None]:
         if begins := opening.match(line):
             return None if closing.search(line, begins.end()) else closing
@@ -6512,15 +6513,16 @@ def _front_matter(lines: Sequence[str]) -> int:
 
 
 _FRONT_TITLE = re.compile(
-    r"""^title[ \t]*[:=][ \t]*(?:[>|][-+]?\n[ \t]+)?(?:"([^"\n]*)"|'([^'\n]*)'|(.*?))[ \t]*(?:[ \t]\#.*)?$""",
-    re.MULTILINE,
+    r"""^title[ \t]*[:=][ \t]*(?:[>|][-+]?\n[ \t]+)?(?:"([^"\n]+)"|'([^'\n]+)'|(.*))""", re.MULTILINE
 )
 
 
 def _front_title(lines: Sequence[str]) -> str:
     """The `title` of the metadata."""
     found = _FRONT_TITLE.search("\n".join(lines))
-    return next(filter(None, found.groups()), "") if found else ""
+    if found is None:
+        return ""
+    return found[1] or found[2] or re.split(r"(?:^|[ \t])#", found[3], maxsplit=1)[0].strip()
 
 
 def _seen_words(words: str) -> str:
@@ -8809,9 +8811,10 @@ class IndexRun:
             below = is_below(request.folder)
             self._held = {source: known for source, known in every.items() if below(source)}
             self._check_not_empty(listing)
-            if table and not request.dry_run and not self._stop.is_set():
+            if table and not self._stop.is_set():
                 self._check_removal(every, listing, confirm)
-                table.keep_patterns(source_name(request.folder), patterns)
+                if not request.dry_run:
+                    table.keep_patterns(source_name(request.folder), patterns)
             self._take_all(table, listing)
             if not self._stop.is_set():
                 self._finish(table)
@@ -8888,7 +8891,9 @@ class IndexRun:
             f"This run would take {len(gone):,} of {plural(len(every), 'file')} out of the table {self._request.table}, since "
             f"they are gone from {one_line(source_name(self._request.folder))}, or left out by a pattern."
         )
-        if not confirm(told):
+        if self._request.dry_run:
+            self._notes.append(f"{told} It asks first, or needs --yes.")
+        elif not confirm(told):
             raise LancelotError(told, f"Nothing was changed; run `{PROGRAM} index` with --yes if that is meant.")
 
     def _take_all(self, table: ChunkTable | None, listing: Listing) -> None:

@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lancedb.index import FTS, BTree, IvfFlat
+from test_writers import Flat
 
 import lancelot
 from lancelot import (
@@ -41,17 +42,6 @@ from lancelot import (
 modest = settings(max_examples=80, deadline=None, derandomize=True)
 
 Search = Callable[..., lancelot.Page]
-
-
-class Flat(lancelot.Embedder):
-    """Gives every text one vector."""
-
-    @property
-    def available(self) -> bool:
-        return True
-
-    def embed(self, texts: object, *, model: str | None = None) -> list[tuple[float, ...]]:
-        return [(1.0, 0.0) for _ in texts]  # type: ignore[attr-defined]
 
 
 def vectors(*rows: list[float], kind: pa.DataType | None = None) -> pa.Array[Any]:
@@ -1079,6 +1069,9 @@ def test_a_field_is_found_whatever_stands_before_it(number: int) -> None:
     for padded in (False, True):
         message = before + varint(18 << 3 | 2, padded=padded) + varint(4, padded=padded) + b"path"
         assert list(lancelot.protobuf_fields(message, 18)) == [b"path"]
+    for damaged in (before[:-1] + b"\x80" * 11 + b"\0", message[:-7] + b"\xfb", message + b"\x0b"):
+        with pytest.raises((IndexError, KeyError)):
+            list(lancelot.protobuf_fields(damaged, 18))
 
 
 # --- the newest version
