@@ -39,6 +39,7 @@ import html.parser
 import io
 import itertools
 import json
+import locale
 import logging
 import math
 import os
@@ -6326,13 +6327,33 @@ _BYTE_ORDER_MARKS = (
 )
 """UTF-32 before UTF-16, whose little-endian mark is the beginning of its own."""
 
-_CODE_PAGES = [
-    *("cp1252", "cp1250", "cp1251", "koi8_r", "cp932", "euc_jp", "gb18030", "big5", "cp949"),
+_LATIN_PAGES = ("cp1252", "cp1250", "cp1254", "iso8859-2")
+_CODE_PAGES = (
+    *("cp1252", "cp1250", "cp1251", "koi8-r", "cp932", "euc-jp", "gb18030", "big5", "cp949"),
     *("cp1253", "cp1254", "cp1255", "cp1256", "cp866"),
-]
-_TWINS = (frozenset({"cp1251", "koi8_r", "cp866"}), frozenset({"cp949", "euc_jp"}), frozenset({"cp1252", "cp1250"}))
-"""Encodings that a guess takes for one another: Cyrillic of the wrong case, kana as Hangul, letters as signs."""
-_NOT_WESTERN = frozenset({"Polish", "Czech", "Slovak", "Slovene", "Hungarian", "Croatian", "Romanian", "Turkish"})
+)
+SURE = 0.05
+"""The confidence below which a guess is told: bytes that leave ASCII are few, or fit several encodings."""
+MUCH_LIKELIER = 1.25
+"""How many times likelier than the usual Western code page another one must be."""
+_DECLARED = re.compile(
+    rb"""\A\s*<\?xml\b[^>]{0,200}?\sencoding\s*=\s*["']([\w.:-]{1,40})"""
+    rb"""|<meta\b[^>]{0,300}?\bcharset\s*=\s*["']?\s*([\w.:-]{1,40})"""
+    rb"""|\A(?:[^\n]{0,500}\n)?[ \t\f]*\#[^\n]{0,200}?coding[:=][ \t]*([\w.-]{1,40})""",
+    re.IGNORECASE,
+)
+"""What XML, HTML and source code say of their encoding."""
+_OLD_ENCODINGS = re.compile(r"iso|cp|koi8|mac|euc|gb|hz|big5|shift|johab|tis|kz|ptcp")
+_SUPERSETS = {
+    "iso8859-1": "cp1252",
+    "iso8859-9": "cp1254",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "tis-620": "cp874",
+}
+"""What browsers read instead of an encoding that is named: https://encoding.spec.whatwg.org/#names-and-labels"""
 _CONTROL_BYTES = bytes({*range(7), *range(14, 27), *range(28, 32)})
 _SAMPLE = 32_768
 
@@ -6367,12 +6388,6 @@ def _is_binary(content: bytes, *, unusual: bytes) -> bool:
     return count > min(max(len(content) // 20, 1), 4 + len(content) // 2000)
 
 
-def _likelihood(text: str) -> int:
-    """How much a text looks written: lower case outweighs upper case, and kana are Japanese."""
-    lower = sum(map(str.islower, text))
-    return lower - sum(map(str.isupper, text)) + sum("\u3040" <= letter <= "\u30ff" for letter in text)
-
-
 def _telling_lines(content: bytes) -> bytes:
     """The first lines that leave ASCII, since what does not would hide what encoding the others have."""
     first = re.search(rb"[\x80-\xff]", content)
@@ -6384,45 +6399,75 @@ def _telling_lines(content: bytes) -> bytes:
     return sample[:whole] if len(sample) == _SAMPLE and whole >= 0 else sample  # no character is cut in two
 
 
-def _guess_encoding(content: bytes) -> str:
-    """The code page of bytes that are not UTF-8; Western where nothing tells."""
-    from charset_normalizer import from_bytes
-
-    sample = _telling_lines(content)
-    found = list(from_bytes(sample, cp_isolation=_CODE_PAGES))
-    if not found:
-        return "cp1252"
-    best = found[0]
-    twins = next((group for group in _TWINS if best.encoding in group), frozenset((best.encoding,)))
-    rivals = [match for match in found if match.encoding in twins and match.chaos <= best.chaos]
-    best = max(rivals, key=lambda match: _likelihood(str(match)))
-    western = best.encoding in ("cp1250", "cp1254") and best.language not in _NOT_WESTERN
-    return "cp1252" if western else best.encoding
-
-
-def _narrow_text(content: bytes) -> str:
-    """UTF-8, also with a few broken places; else the code page that fits."""
+def _declared_encoding(content: bytes) -> str | None:
+    """The encoding that a page or a program declares for itself, or None if there is none that Python knows."""
+    head = content[:2048]
+    found = _DECLARED.search(head)
+    if not found or (found[2] and not head.lstrip().startswith(b"<")):
+        return None
     try:
-        text = content.decode()
+        name = codecs.lookup(next(filter(None, found.groups())).decode("ascii")).name
+    except LookupError:
+        return None
+    return _SUPERSETS.get(name, name) if _OLD_ENCODINGS.match(name) else None
+
+
+def _usual_page() -> str:
+    """The code page of Latin script that this system has, or that of Western Europe."""
+    usual = codecs.lookup(locale.getpreferredencoding(do_setlocale=False)).name
+    return usual if usual in _LATIN_PAGES else "cp1252"
+
+
+def _guess_encoding(content: bytes) -> tuple[str, bool]:
+    """The code page of bytes that are neither UTF-8 nor declared, and whether that is sure.
+
+    Where most bytes that leave ASCII stand alone, the script is Latin: those of East Asian encodings come in pairs. There
+    the usual code page is read unless another one is much likelier.
+    """
+    from chardet import detect_all
+
+    sample = _telling_lines(content).translate(None, delete=_CONTROL_BYTES)  # they would make it binary
+    runs = re.findall(rb"[\x80-\xff]+", sample)
+    is_latin = sum(len(run) == 1 for run in runs) * 2 >= sum(map(len, runs))
+    pages = _LATIN_PAGES if is_latin else _CODE_PAGES
+    found = detect_all(sample, ignore_threshold=True, include_encodings=pages, prefer_superset=True)
+    confidences = {codecs.lookup(one["encoding"]).name: one["confidence"] for one in reversed(found) if one["encoding"]}
+    usual = _usual_page()
+    best = max(confidences, key=lambda name: confidences[name], default=usual)
+    if is_latin and (len(runs) == 1 or confidences.get(best, 0) <= MUCH_LIKELIER * confidences.get(usual, 0)):
+        best = usual
+    return best, confidences.get(best, 0) >= SURE
+
+
+def _narrow_text(content: bytes) -> tuple[str, str]:
+    """UTF-8, also with a few broken places; else the encoding that is declared, else the code page that fits."""
+    declared, guess = _declared_encoding(content), ""
+    try:
+        text = content.decode(declared if declared and declared.startswith("iso2022") else "utf-8")
     except UnicodeDecodeError:
         text = content.decode("utf-8", "replace")
         whole = len(re.findall(r"[^\x00-\x7f\ufffd]+", text))
         if text.count("\ufffd") * 5 > whole:
             if _is_binary(content, unusual=_CONTROL_BYTES):
                 raise IgnoredError("binary") from None
-            text = content.decode(_guess_encoding(content), "replace")
+            guess, is_sure = ("", True) if declared else _guess_encoding(content)
+            text = content.decode(declared or guess, "replace")
+            guess = "" if is_sure else guess
     if _is_binary(content, unusual=b"\x00"):
         raise IgnoredError("binary")
-    return text
+    return text, guess
 
 
-def decode_text(content: bytes) -> str:
-    """The text of bytes in whatever encoding, with line feeds alone; IgnoredError where they are no text."""
-    text = _marked_text(content)
+def decode_text(content: bytes) -> tuple[str, str]:
+    """The text of bytes in whatever encoding, with line feeds alone, and that encoding where it is an unsure guess, else "".
+
+    IgnoredError is raised where they are no text.
+    """
+    text, guess = _marked_text(content), ""
     if text is None:
         wide = _wide_encoding(content)
-        text = content.decode(wide, "replace") if wide else _narrow_text(content)
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", " ")
+        text, guess = (content.decode(wide, "replace"), "") if wide else _narrow_text(content)
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", " "), guess
 
 
 # --- headings: Markdown and reStructuredText
@@ -7562,12 +7607,14 @@ def read_document(name: str, content: bytes) -> Document:
     if document := _packed_document(suffix, content):
         return document
     try:
-        text = decode_text(content)
+        text, guess = decode_text(content)
     except IgnoredError as error:
         if suffix in TEXT_READERS or suffix in _PACKED_SUFFIXES:
             raise UnreadableError("holds binary data") from error
         raise
-    return TEXT_READERS.get(suffix, plain_document)(text)
+    document = TEXT_READERS.get(suffix, plain_document)(text)
+    doubt = f"is read as {guess}, which is a guess: save it as UTF-8 if letters are wrong"
+    return replace(document, missing=doubt) if guess else document
 
 
 # --- chunks

@@ -499,7 +499,7 @@ def test_help_and_version_load_nothing_heavy() -> None:
         "numpy",
         "pypdf",
         "semantic_text_splitter",
-        "charset_normalizer",
+        "chardet",
     )
     program = f"""
 import contextlib, io, sys

@@ -655,11 +655,54 @@ def test_what_a_word_document_may_not_do_is_refused(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("before", ["", "plain ASCII text\n" * 5000])
 def test_text_is_decoded_from_the_encoding_it_is_in(text: str, encoding: str, before: str) -> None:
     whole = before + text if not text.startswith("\ufeff") else text + before
-    assert lancelot.decode_text(whole.encode(encoding)) == whole.lstrip("\ufeff")
+    assert lancelot.decode_text(whole.encode(encoding))[0] == whole.lstrip("\ufeff")
+
+
+SHORT = [
+    *[(text, "cp1252") for text in ("Sähkölasku", "£45", "café", "naïve", "Größe: 3 m²", "Prix : 12 €", "smörgåsbord")],
+    *[(text, "cp1252") for text in ("5 °C", "Crème brûlée", "½ cup", "© 2024 Smith", "déjà vu", "“so” it is")],
+    *[(text, "cp1250") for text in ("Zażółć gęślą jaźń", "Příliš žluťoučký kůň", "Ő és Ű")],
+    *[("Привет, мир", "cp1251"), ("Привет", "koi8_r"), ("Договор аренды квартиры", "cp866")],
+    *[("日本語のテキスト", "cp932"), ("東京", "cp932"), ("これはメモです。設計図", "euc_jp"), ("中文测试", "gb18030")],
+    *[("中文測試內容", "big5"), ("한국어 텍스트", "cp949"), ("안녕하세요", "cp949"), ("Καλημέρα κόσμε", "cp1253")],
+]
+
+
+@pytest.mark.parametrize(("text", "encoding"), SHORT)
+def test_a_short_text_is_read_in_its_code_page_and_western_before_east_asian(text: str, encoding: str) -> None:
+    assert len(SHORT) == 27
+    assert lancelot.decode_text(text.encode(encoding))[0] == text
+
+
+def test_a_guess_that_is_unsure_is_told_and_a_declared_encoding_is_not() -> None:
+    assert "is read as cp1252, which is a guess" in lancelot.read_document("a.txt", "£45".encode("cp1252")).missing
+    sure = "Wszyscy ludzie rodzą się wolni i równi w swej godności i żółte łódki."
+    assert lancelot.read_document("a.txt", sure.encode("cp1250")).missing == ""
+    assert lancelot.read_document("a.html", '<meta charset="cp1252">£45'.encode("cp1252")).missing == ""
+
+
+@pytest.mark.parametrize(
+    ("page", "encoding"),
+    [
+        ('<html><head><meta charset="windows-1250"><body>Gdańsk', "cp1250"),
+        ("<META http-equiv=Content-Type content='text/html; charset=iso-8859-2'>Žižkov", "iso8859_2"),
+        ('<?xml version="1.0" encoding="ISO-8859-1"?><p>“é”</p>', "cp1252"),
+        ("<meta charset=Shift_JIS>東京①", "cp932"),
+        ("<meta charset=gb2312>中文", "gb18030"),
+        ("<meta charset=iso-2022-jp>東京", "iso2022_jp"),
+        ("#!/usr/bin/python\n# -*- coding: koi8-r -*-\n'Счёт'", "koi8_r"),
+        ("<meta charset=iso-8859-1>Ünïcode", "utf-8"),
+        ("<meta charset=base64>café", "cp1252"),
+        ("<meta charset=unicode_escape>café", "cp1252"),
+        ("Write <meta charset=big5> for café", "cp1252"),
+    ],
+)
+def test_the_encoding_that_a_page_declares_is_obeyed_where_it_can_be(page: str, encoding: str) -> None:
+    assert lancelot.decode_text(page.encode(encoding))[0] == page
 
 
 def test_utf_8_with_a_broken_place_stays_utf_8() -> None:
-    assert lancelot.decode_text("Größe und Maß sind über viel größer für müde Füße".encode() + b"\xc3") == (
+    assert lancelot.decode_text("Größe und Maß sind über viel größer für müde Füße".encode() + b"\xc3")[0] == (
         "Größe und Maß sind über viel größer für müde Füße\ufffd"
     )
 

@@ -27,7 +27,7 @@ OWNERS = {
     "filelock": {"Indexer"},
     "lancedb": {"Store", "Indexer"},
     "numpy": {"Store"},
-    "charset_normalizer": {"Indexer"},
+    "chardet": {"Indexer"},
     "pypdf": {"Indexer"},
     "semantic_text_splitter": {"Indexer"},
     "pyarrow": {"Store", "Indexer"},
