@@ -265,14 +265,15 @@ def unpack():
 
 
 def verify():
-    """Compares the unpacked copy with the archive by the module inside the archive: the copy's own may be the damage."""
+    """Compares the unpacked copy with the archive by the modules inside the archive: the copy's own may be the damage."""
     sys.path.insert(0, os.path.join(sys.argv[0], "site-packages"))
     import contextlib
 
     import lancelot
+    import lancelot_setup
 
     with contextlib.suppress(RuntimeError):  # without a home folder there is no copy
-        lancelot.UNPACKED = unpacked_folder() / "site-packages"
+        lancelot_setup.UNPACKED = unpacked_folder() / "site-packages"
     sys.exit(lancelot.main())
 
 

@@ -629,10 +629,11 @@ def check_fits(folder: Path, target: Target) -> None:
 
 
 # --------------------------------------------------------------------------------------------- Archive
-# shiv makes the archive out of the module itself. The packages are added here, since shiv leaves bytecode out
-# and copies modes and, of a new version of the module, would compress half a gigabyte again. Then the starting
+# shiv makes the archive out of the modules themselves. The packages are added here, since shiv leaves bytecode out
+# and copies modes and, of a new version of a module, would compress half a gigabyte again. Then the starting
 # code takes the place of shiv's. Every entry has the same time and mode.
 
+MODULES = ("lancelot.py", "lancelot_index.py", "lancelot_setup.py")
 SHEBANG = b"#!/usr/bin/env python3\n"
 ENTRY_TIME = (1980, 1, 1, 0, 0, 0)
 ENTRY_MODE = 0o100644
@@ -698,15 +699,15 @@ def read_version(source: str) -> str:
 
 
 def make_own_folder(folder: Path, python: str | None) -> None:
-    """Puts together what the project itself has in the archive: the module, its metadata and its licence."""
-    source = (ROOT / "lancelot.py").read_bytes()
-    version = read_version(source.decode())
+    """Puts together what the project itself has in the archive: the modules, its metadata and its licence."""
+    version = read_version((ROOT / "lancelot.py").read_text(encoding="utf-8"))
     metadata = folder / f"lancelot-{version}.dist-info"
     (metadata / "licenses").mkdir(parents=True)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     write(metadata / "METADATA", METADATA.format(version=version) + readme)
     (metadata / "licenses" / "LICENSE").write_bytes((ROOT / "LICENSE").read_bytes())
-    (folder / "lancelot.py").write_bytes(source)
+    for name in MODULES:
+        (folder / name).write_bytes((ROOT / name).read_bytes())
     compile_folder(folder, python)
 
 

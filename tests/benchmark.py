@@ -27,6 +27,7 @@ if str(PROJECT) not in sys.path:
     sys.path.insert(0, str(PROJECT))
 
 import lancelot  # noqa: E402 - found once the project is on the path
+import lancelot_index  # noqa: E402 - found once the project is on the path
 
 # The index settings that find most, every option explicit.
 INDEX = {
@@ -143,12 +144,12 @@ def write_files(folder: Path, documents: list[dict[str, Any]], *, suffix: str) -
         Path(folder, f"{number}{suffix}").write_text(title + str(one["text"]), encoding="utf-8")
 
 
-def index_files(files: Path, database: Path) -> lancelot.IndexSummary:
+def index_files(files: Path, database: Path) -> lancelot_index.IndexSummary:
     settings = lancelot.load_settings({}, database / "no settings")
-    embedder = lancelot.BulkEmbedder(lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
-    request = lancelot.check_request(lancelot.IndexRequest(files, database, "documents"))
-    with lancelot.Extractor([sys.executable, str(PROJECT / "lancelot.py"), "extract"]) as extractor:
-        return lancelot.IndexRun(request, embedder=embedder, extractor=extractor).run()
+    embedder = lancelot_index.BulkEmbedder(lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
+    request = lancelot_index.check_request(lancelot_index.IndexRequest(files, database, "documents"))
+    with lancelot_index.Extractor([sys.executable, str(PROJECT / "lancelot.py"), "extract"]) as extractor:
+        return lancelot_index.IndexRun(request, embedder=embedder, extractor=extractor).run()
 
 
 def best_documents(searcher: lancelot.Searcher, query: str, ids: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ if str(PROJECT) not in sys.path:
 
 import build  # noqa: E402 - found once the project is on the path
 import lancelot  # noqa: E402 - found once the project is on the path
+import lancelot_setup  # noqa: E402 - found once the project is on the path
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -67,7 +68,7 @@ def commands() -> str:
     return table(("command", "what it does"), rows + [(f"`{action.dest}`", action.help or "") for action in actions])
 
 
-def place(client: lancelot.Client) -> str:
+def place(client: lancelot_setup.Client) -> str:
     """Where a client's files are for the user, in the words of a person."""
     folders = {"home": "~", "claude": "~", "gemini": "~", "codex": "~/.codex"}
     folders |= {
@@ -84,7 +85,7 @@ def clients() -> str:
     """Every client whose file `init` writes."""
     rows = [
         (f"`{client.name}`", place(client), f"`{client.project}`" if client.project else "")
-        for client in lancelot.CLIENTS
+        for client in lancelot_setup.CLIENTS
     ]
     return table(("client", "the user's file", "with `--scope project`"), rows)
 
@@ -95,14 +96,14 @@ SAMPLE = ("/usr/bin/python3", "/home/me/lancelot.pyz")
 def snippets() -> str:
     """What a new file of each client holds; clients with the same one share it."""
     titles: dict[tuple[str, str], list[str]] = {}
-    for client in lancelot.CLIENTS:
-        language = "toml" if client.format == lancelot.TOML else "json"
+    for client in lancelot_setup.CLIENTS:
+        language = "toml" if client.format == lancelot_setup.TOML else "json"
         text = client.format.put("", client.keys, client.entry(SAMPLE, {}))
         text = re.sub(r'\[\s+("[^"]*")\s+\]', r"[\1]", text)  # a list of one word on one line
         titles.setdefault((language, text), []).append(client.title)
     parts = [f"{', '.join(names)}:\n\n```{language}\n{text}```" for (language, text), names in titles.items()]
     return "\n\n".join(
-        [*parts, f"Claude Code by its own command:\n\n```bash\n{lancelot.claude_command(SAMPLE, {})}\n```"]
+        [*parts, f"Claude Code by its own command:\n\n```bash\n{lancelot_setup.claude_command(SAMPLE, {})}\n```"]
     )
 
 

@@ -141,7 +141,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 compiled, compile_source = [], SourceFileLoader.source_to_code
 SourceFileLoader.source_to_code = lambda *given, **named: compiled.append(given[2]) or compile_source(*given, **named)
-import lancelot, mcp.server, mcp.server.stdio, lancedb, lancedb.index, pyarrow.compute, pyarrow.dataset, pyarrow.fs
+import lancelot, lancelot_index, lancelot_setup, mcp.server, mcp.server.stdio, lancedb, lancedb.index, pyarrow.compute, pyarrow.dataset, pyarrow.fs
 import pyarrow.parquet, openai, keyring, keyring.backends.SecretService, platformdirs, cryptography.fernet
 """
 
@@ -203,7 +203,7 @@ def test_every_module_ships_with_bytecode_that_is_never_compared_with_its_source
         packages = [name for name in archive.namelist() if name.startswith("site-packages/")]
         heads = {name: archive.open(name).read(8) for name in packages if name.endswith(".pyc")}
     sources = {name for name in packages if name.endswith(".py")}
-    assert "site-packages/lancelot.py" in sources
+    assert {f"site-packages/{name}" for name in build.MODULES} <= sources
     assert {build.source_of(name) for name in heads} == sources
     tell = "import importlib.util; print(importlib.util.MAGIC_NUMBER.hex())"
     magic = subprocess.run([PYTHON, "-c", tell], capture_output=True, text=True, check=True, timeout=30).stdout.strip()
@@ -348,7 +348,7 @@ def test_two_checkouts_give_the_same_bytes(tmp_path: Path) -> None:
     for seed, umask, zone in (("1", 0o022, "Asia/Tokyo"), ("2", 0o077, "America/New_York")):
         checkout = tmp_path / f"checkout{seed}"
         checkout.mkdir()
-        for name in ("build.py", "bootstrap.py", "lancelot.py", "README.md", "LICENSE", build.LOCK.name):
+        for name in ("build.py", "bootstrap.py", *build.MODULES, "README.md", "LICENSE", build.LOCK.name):
             shutil.copyfile(build.ROOT / name, checkout / name)
         shutil.copytree(build.SUPPLIED, checkout / build.SUPPLIED.name)
         environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone}

@@ -10,6 +10,7 @@ import sys
 import threading
 import unicodedata
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -445,9 +446,45 @@ def test_stop_words_are_already_folded() -> None:
     assert all(fold(word) == word for word in lancelot.STOP_WORDS)
 
 
-def test_the_module_imports_only_the_standard_library() -> None:
+def test_the_modules_import_only_the_standard_library() -> None:
     import subprocess
 
-    code = "import sys, lancelot; print(*sorted(set(sys.modules) & {'mcp', 'lancedb', 'pyarrow', 'openai', 'keyring'}))"
+    code = (
+        "import sys, lancelot, lancelot_index, lancelot_setup\n"
+        "print(*sorted(set(sys.modules) & {'mcp', 'lancedb', 'pyarrow', 'openai', 'keyring'}))"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.split() == []
+
+
+LIBRARY = """
+import sys
+from pathlib import Path
+sys.modules["mcp"] = None
+import lancelot, lancelot_index
+folder = Path(sys.argv[1])
+embedder = lancelot_index.BulkEmbedder(lancelot.Embedder(lancelot.load_settings({}, folder)))
+request = lancelot_index.IndexRequest(folder / "docs", folder / "db", "documents")
+command = [sys.executable, lancelot.__file__, "extract"]
+with lancelot_index.Extractor(command) as extractor:
+    lancelot_index.IndexRun(request, embedder=embedder, extractor=extractor).run(confirm=lambda _: True)
+settings = lancelot.load_settings({"LANCEDB_PATH": str(folder / "db")}, folder)
+page = lancelot.Searcher(settings).search(lancelot.SearchRequest("zebra", limit=3, search_type="text"))
+print([hit.text for hit in page.hits])
+"""
+
+
+def test_as_a_library_they_index_and_search_where_there_is_no_mcp(tmp_path: Path) -> None:
+    import subprocess
+
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("a zebra", encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-c", LIBRARY, str(tmp_path)],
+        cwd=Path(lancelot.__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.stdout.strip() == "['a zebra']", result.stderr

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import lancelot
+import lancelot_index
 
 Answer = tuple[int, dict[str, str]]
 
@@ -72,7 +73,7 @@ def serve(make_settings: Callable[..., lancelot.Settings]) -> Iterator[Callable[
         embedder = lancelot.Embedder(
             make_settings(OPENAI_BASE_URL=server.address), key=lambda _: lancelot.KeyLookup(None)
         )
-        return server, lancelot.BulkEmbedder(embedder)
+        return server, lancelot_index.BulkEmbedder(embedder)
 
     yield start
     for server in running:
@@ -86,9 +87,9 @@ TEXTS = ["x" * number for number in range(1, 301)]
 def test_every_text_gets_its_own_vector_and_few_calls_run_at_once(serve: Callable[..., Any]) -> None:
     server, bulk = serve()
     assert [vector[0] for vector in bulk.embed(TEXTS, model="m")] == list(range(1, 301))
-    assert max(map(len, server.batches)) == lancelot.BULK_TEXTS
-    assert len(server.batches) == -(-300 // lancelot.BULK_TEXTS)
-    assert 1 < server.most <= lancelot.BULK_CALLS
+    assert max(map(len, server.batches)) == lancelot_index.BULK_TEXTS
+    assert len(server.batches) == -(-300 // lancelot_index.BULK_TEXTS)
+    assert 1 < server.most <= lancelot_index.BULK_CALLS
     assert bulk.notes == []
 
 
@@ -111,7 +112,7 @@ def test_a_server_that_takes_few_texts_at_once_gets_them_in_parts(serve: Callabl
 def test_a_text_that_is_not_taken_costs_no_other_its_vector(
     status: int, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lancelot, "BULK_RETRIES", 1)
+    monkeypatch.setattr(lancelot_index, "BULK_RETRIES", 1)
     _, bulk = serve(lambda texts, _number: (status if "x" * 7 in texts else 200, {"Retry-After": "0.01"}))
     vectors = bulk.embed(TEXTS[:20], model="m")
     assert [place for place, vector in enumerate(vectors) if vector is None] == [6]

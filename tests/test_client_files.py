@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lancelot
+import lancelot_setup
 
 COMMAND = ["/opt/python 3/bin/python3", "/home/åsa/lancelot.pyz"]
 KEY = "sk-test-0123456789abcdef"
-SYSTEMS: tuple[lancelot.System, ...] = ("linux", "macos", "windows")
-NAMES = [client.name for client in lancelot.CLIENTS]
-JSON_NAMES = [client.name for client in lancelot.CLIENTS if client.name != "codex"]
+SYSTEMS: tuple[lancelot_setup.System, ...] = ("linux", "macos", "windows")
+NAMES = [client.name for client in lancelot_setup.CLIENTS]
+JSON_NAMES = [client.name for client in lancelot_setup.CLIENTS if client.name != "codex"]
 EVERY = pytest.mark.parametrize("name", NAMES)
 
 # Where each client reads its servers, below the home folder. From the pages named by `Client.source`; that Electron's
@@ -97,13 +98,13 @@ name = "a"
 """
 
 
-def client_of(name: str) -> lancelot.Client:
-    return next(client for client in lancelot.CLIENTS if client.name == name)
+def client_of(name: str) -> lancelot_setup.Client:
+    return next(client for client in lancelot_setup.CLIENTS if client.name == name)
 
 
-def machine_of(home: Path, system: lancelot.System, **environ: str) -> lancelot.Machine:
+def machine_of(home: Path, system: lancelot_setup.System, **environ: str) -> lancelot_setup.Machine:
     variables = {"USERPROFILE" if system == "windows" else "HOME": str(home)}
-    return lancelot.Machine(system, variables | environ, home / "project")
+    return lancelot_setup.Machine(system, variables | environ, home / "project")
 
 
 def entry_of(name: str, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def foreign(name: str) -> str:
     client = client_of(name)
     if name == "codex":
         return FOREIGN_TOML
-    commented = {lancelot.JSON_OF_VS_CODE: COMMENTED, lancelot.COMMENTED_JSON: WITHOUT_LAST_COMMAS}
+    commented = {lancelot_setup.JSON_OF_VS_CODE: COMMENTED, lancelot_setup.COMMENTED_JSON: WITHOUT_LAST_COMMAS}
     text = commented.get(client.format, FOREIGN_JSON)
     return text.replace("KEY", client.key)
 
@@ -128,11 +129,11 @@ def data_of(name: str, path: Path) -> dict[str, Any]:
 
 
 def add(name: str, path: Path, **variables: str) -> None:
-    lancelot.apply_edit(lancelot.plan_entry(client_of(name), path, entry_of(name, variables)))
+    lancelot_setup.apply_edit(lancelot_setup.plan_entry(client_of(name), path, entry_of(name, variables)))
 
 
 def remove(name: str, path: Path) -> None:
-    lancelot.apply_edit(lancelot.plan_removal(client_of(name), path))
+    lancelot_setup.apply_edit(lancelot_setup.plan_removal(client_of(name), path))
 
 
 def make(path: Path, content: str | bytes) -> bytes:
@@ -154,17 +155,17 @@ def files_below(folder: Path) -> list[str]:
 
 @EVERY
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_the_user_s_file_is_where_the_client_reads_it(name: str, system: lancelot.System, tmp_path: Path) -> None:
-    paths = lancelot.client_paths(client_of(name), machine_of(tmp_path, system), "user")
+def test_the_user_s_file_is_where_the_client_reads_it(name: str, system: lancelot_setup.System, tmp_path: Path) -> None:
+    paths = lancelot_setup.client_paths(client_of(name), machine_of(tmp_path, system), "user")
     assert paths == [tmp_path / USER_FILES[name].format(apps=APPS[system])]
 
 
 @EVERY
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_project_s_file_is_in_the_folder_where_there_is_such_a_file(
-    name: str, system: lancelot.System, tmp_path: Path
+    name: str, system: lancelot_setup.System, tmp_path: Path
 ) -> None:
-    paths = lancelot.client_paths(client_of(name), machine_of(tmp_path, system), "project")
+    paths = lancelot_setup.client_paths(client_of(name), machine_of(tmp_path, system), "project")
     assert paths == [tmp_path / "project" / PROJECT_FILES[name] for _ in range(name in PROJECT_FILES)]
 
 
@@ -182,10 +183,10 @@ def test_the_project_s_file_is_in_the_folder_where_there_is_such_a_file(
     ],
 )
 def test_a_folder_that_the_environment_names_is_taken(
-    name: str, system: lancelot.System, variable: str, expected: str, tmp_path: Path
+    name: str, system: lancelot_setup.System, variable: str, expected: str, tmp_path: Path
 ) -> None:
     machine = machine_of(tmp_path, system, **{variable: str(tmp_path / "else {x}")})
-    assert lancelot.client_paths(client_of(name), machine, "user") == [tmp_path / "else {x}" / expected]
+    assert lancelot_setup.client_paths(client_of(name), machine, "user") == [tmp_path / "else {x}" / expected]
 
 
 def test_claude_desktop_on_windows_is_written_wherever_it_is_installed(tmp_path: Path) -> None:
@@ -193,17 +194,19 @@ def test_claude_desktop_on_windows_is_written_wherever_it_is_installed(tmp_path:
     classic = tmp_path / "AppData/Roaming/Claude/claude_desktop_config.json"
     package = tmp_path / "AppData/Local/Packages/Claude_pzs8sxrjxfjjc"
     packaged = package / "LocalCache/Roaming/Claude/claude_desktop_config.json"
-    assert not lancelot.is_installed(client, machine)
+    assert not lancelot_setup.is_installed(client, machine)
     package.mkdir(parents=True)
-    assert lancelot.is_installed(client, machine)
-    assert lancelot.client_paths(client, machine, "user") == [packaged]
+    assert lancelot_setup.is_installed(client, machine)
+    assert lancelot_setup.client_paths(client, machine, "user") == [packaged]
     classic.parent.mkdir(parents=True)
-    assert lancelot.client_paths(client, machine, "user") == [classic, packaged]
-    assert lancelot.client_paths(client, machine_of(tmp_path, "linux"), "user") != [classic, packaged]
+    assert lancelot_setup.client_paths(client, machine, "user") == [classic, packaged]
+    assert lancelot_setup.client_paths(client, machine_of(tmp_path, "linux"), "user") != [classic, packaged]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_every_edition_and_profile_of_vs_code_that_is_there_is_written(system: lancelot.System, tmp_path: Path) -> None:
+def test_every_edition_and_profile_of_vs_code_that_is_there_is_written(
+    system: lancelot_setup.System, tmp_path: Path
+) -> None:
     client, machine, apps = client_of("vscode"), machine_of(tmp_path, system), tmp_path / APPS[system]
     made = [
         "Code - Insiders/User",
@@ -216,20 +219,20 @@ def test_every_edition_and_profile_of_vs_code_that_is_there_is_written(system: l
         (apps / folder).mkdir(parents=True)
     make(apps / "Code/User/profiles/notes.txt", "")
     expected = [apps / "Code/User/mcp.json", *(apps / folder / "mcp.json" for folder in made)]
-    assert lancelot.client_paths(client, machine, "user") == expected
+    assert lancelot_setup.client_paths(client, machine, "user") == expected
     shutil.rmtree(apps / "Code")
-    assert lancelot.client_paths(client, machine, "user") == [path for path in expected if path.parent.exists()]
-    assert lancelot.is_installed(client, machine)
-    assert lancelot.client_paths(client, machine, "project") == [tmp_path / "project/.vscode/mcp.json"]
+    assert lancelot_setup.client_paths(client, machine, "user") == [path for path in expected if path.parent.exists()]
+    assert lancelot_setup.is_installed(client, machine)
+    assert lancelot_setup.client_paths(client, machine, "project") == [tmp_path / "project/.vscode/mcp.json"]
 
 
 @EVERY
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_client_is_found_where_it_has_been_used(name: str, system: lancelot.System, tmp_path: Path) -> None:
+def test_a_client_is_found_where_it_has_been_used(name: str, system: lancelot_setup.System, tmp_path: Path) -> None:
     client, machine = client_of(name), machine_of(tmp_path, system)
-    assert not lancelot.is_installed(client, machine)
+    assert not lancelot_setup.is_installed(client, machine)
     make(tmp_path / USER_FILES[name].format(apps=APPS[system]), "")
-    assert [one.name for one in lancelot.CLIENTS if lancelot.is_installed(one, machine)] == [name]
+    assert [one.name for one in lancelot_setup.CLIENTS if lancelot_setup.is_installed(one, machine)] == [name]
 
 
 # --- the entry
@@ -238,10 +241,10 @@ def test_a_client_is_found_where_it_has_been_used(name: str, system: lancelot.Sy
 @EVERY
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_missing_file_is_made_with_the_entry_and_removed_with_it(
-    name: str, system: lancelot.System, tmp_path: Path
+    name: str, system: lancelot_setup.System, tmp_path: Path
 ) -> None:
     client = client_of(name)
-    (path,) = lancelot.client_paths(client, machine_of(tmp_path, system), "user")
+    (path,) = lancelot_setup.client_paths(client, machine_of(tmp_path, system), "user")
     add(name, path, SHIV_ROOT="/big/disk")
     server = {"command": COMMAND[0], "args": COMMAND[1:], "env": {"SHIV_ROOT": "/big/disk"}}
     expected = {"type": "stdio"} | server if name in TYPED else server
@@ -286,7 +289,7 @@ def test_everything_else_in_the_file_stays_byte_for_byte(
     add(name, tmp_path / "file")
     after = (tmp_path / "file").read_bytes()
     client = client_of(name)
-    own = lancelot.entry_in(client, after)
+    own = lancelot_setup.entry_in(client, after)
     assert own == entry_of(name)
     assert is_subsequence(before, after)
     assert after.count(b"\n") == after.count(line_end.encode())
@@ -306,10 +309,10 @@ def test_a_second_run_changes_nothing_and_keeps_no_other_backup(name: str, tmp_p
     before = make(path, foreign(name))
     add(name, path)
     once, stamp = path.read_bytes(), path.stat().st_mtime_ns
-    edit = lancelot.plan_entry(client_of(name), path, entry_of(name))
+    edit = lancelot_setup.plan_entry(client_of(name), path, entry_of(name))
     assert not edit.changes
-    assert lancelot.edit_diff(client_of(name), edit) == ""
-    lancelot.apply_edit(edit)
+    assert lancelot_setup.edit_diff(client_of(name), edit) == ""
+    lancelot_setup.apply_edit(edit)
     assert (path.read_bytes(), path.stat().st_mtime_ns) == (once, stamp)
     assert backup(path).read_bytes() == before
     assert sorted(one.name for one in tmp_path.iterdir() if one.is_file()) == ["file", "file.lancelot-backup"]
@@ -326,10 +329,10 @@ def test_an_entry_of_ours_is_replaced_where_it_stands_with_what_a_person_added(n
         "timeout": 9,
         "env": {"LANCELOT_CHAT_MODEL": "m", "LANCEDB_PATH": "/old", "HOME": "/old", "XDG_CONFIG_HOME": "/old"},
     }
-    lancelot.apply_edit(lancelot.plan_entry(client, path, old))
-    edit = lancelot.plan_entry(client, path, entry_of(name), stored={"LANCEDB_PATH"})
-    lancelot.apply_edit(edit)
-    assert lancelot.entry_in(client, path.read_bytes()) == (
+    lancelot_setup.apply_edit(lancelot_setup.plan_entry(client, path, old))
+    edit = lancelot_setup.plan_entry(client, path, entry_of(name), stored={"LANCEDB_PATH"})
+    lancelot_setup.apply_edit(edit)
+    assert lancelot_setup.entry_in(client, path.read_bytes()) == (
         entry_of(name) | {"timeout": 9, "env": {"LANCELOT_CHAT_MODEL": "m"}}
     )
     assert path.read_bytes().count(b"lancelot.pyz") == 1
@@ -356,7 +359,7 @@ def test_an_entry_is_taken_out_also_where_the_rest_changed_since(name: str, tmp_
 def test_a_blank_file_is_filled_and_blank_again(name: str, blank: str, tmp_path: Path) -> None:
     before = make(tmp_path / "file", blank)
     add(name, tmp_path / "file")
-    assert lancelot.entry_in(client_of(name), (tmp_path / "file").read_bytes()) == entry_of(name)
+    assert lancelot_setup.entry_in(client_of(name), (tmp_path / "file").read_bytes()) == entry_of(name)
     remove(name, tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == before
 
@@ -366,7 +369,7 @@ def test_an_entry_of_another_kind_becomes_one_that_is_started(name: str, tmp_pat
     http = {"type": "http", "url": "http://x", "headers": {"a": "b"}, "bearer_token_env_var": "T", "enabled": False}
     make(tmp_path / "file", client_of(name).format.put("", client_of(name).keys, http))
     add(name, tmp_path / "file")
-    own = lancelot.entry_in(client_of(name), (tmp_path / "file").read_bytes())
+    own = lancelot_setup.entry_in(client_of(name), (tmp_path / "file").read_bytes())
     assert own == {"enabled": False, **entry_of(name)}
 
 
@@ -398,13 +401,13 @@ def test_an_entry_among_tables_of_its_own_keeps_what_a_person_added(tmp_path: Pa
 def test_a_folder_that_a_bare_environment_would_not_lead_to_is_part_of_the_entry(
     home: str, config: str, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lancelot, "account_home", lambda: "/home/me")
-    assert lancelot.client_variables({"HOME": home, "XDG_CONFIG_HOME": config}, {}) == told
+    monkeypatch.setattr(lancelot_setup, "account_home", lambda: "/home/me")
+    assert lancelot_setup.client_variables({"HOME": home, "XDG_CONFIG_HOME": config}, {}) == told
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows gives every program these variables")
 def test_without_any_variable_the_settings_are_those_in_the_home_of_the_account() -> None:
-    program = "import lancelot; print(lancelot.config_folder()); print(lancelot.account_home())"
+    program = "import lancelot, lancelot_setup; print(lancelot.config_folder()); print(lancelot_setup.account_home())"
     told = subprocess.run(
         [sys.executable, "-c", program], cwd=Path(PROGRAM).parent, env={}, capture_output=True, text=True, check=True
     ).stdout
@@ -422,7 +425,7 @@ def test_a_difference_shows_our_entry_alone_and_no_secret_in_it(name: str, tmp_p
     path.write_bytes(client.format.put(before, client.keys, ours).replace("\n", " ").encode())
     if name == "codex":
         path.write_text(client.format.put(before, client.keys, ours), encoding="utf-8")
-    shown = lancelot.edit_diff(client, lancelot.plan_entry(client, path, entry_of(name)))
+    shown = lancelot_setup.edit_diff(client, lancelot_setup.plan_entry(client, path, entry_of(name)))
     assert [secret for secret in ("ghp_", "sk-", "5five") if secret in shown] == []
     assert '-    "command": "old"' in shown
     assert '"PLAIN": "shown"' in shown
@@ -490,22 +493,22 @@ def test_a_last_comma_where_the_client_takes_none_is_a_broken_file(tmp_path: Pat
 def test_a_python_without_tomllib_reads_back_what_it_wrote_and_sees_what_is_broken() -> None:
     keys = ("mcp_servers", "lancelot")
     entry = entry_of("codex", {"SHIV_ROOT": '/a "b"\\c'})
-    text = lancelot.TOML.put(FOREIGN_TOML, keys, entry)
-    assert lancelot.toml_line_data(text, keys) == entry
-    assert lancelot.toml_line_data(FOREIGN_TOML, keys) is None
-    lancelot.check_toml_lines(text)
+    text = lancelot_setup.TOML.put(FOREIGN_TOML, keys, entry)
+    assert lancelot_setup.toml_line_data(text, keys) == entry
+    assert lancelot_setup.toml_line_data(FOREIGN_TOML, keys) is None
+    lancelot_setup.check_toml_lines(text)
     for broken in ('a = "x\n', "a = [1,\n", "words\n", "[a\n", "a = 1\n= 2\n"):
         with pytest.raises(ValueError, match=r"(in|of) it"):
-            lancelot.check_toml_lines(broken)
+            lancelot_setup.check_toml_lines(broken)
 
 
 def test_a_file_that_changed_in_the_meantime_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "file"
     make(path, "{}")
-    edit = lancelot.plan_entry(client_of("cursor"), path, entry_of("cursor"))
+    edit = lancelot_setup.plan_entry(client_of("cursor"), path, entry_of("cursor"))
     make(path, '{"new": 1}')
     with pytest.raises(lancelot.LancelotError, match="changed in the meantime"):
-        lancelot.apply_edit(edit)
+        lancelot_setup.apply_edit(edit)
     assert path.read_bytes() == b'{"new": 1}'
 
 
@@ -535,16 +538,16 @@ def test_a_file_stays_that_of_its_owner(tmp_path: Path) -> None:
 
 KILLED = """
 import os, pathlib, signal, sys
-import lancelot
+import lancelot, lancelot_setup
 path, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
-client = next(client for client in lancelot.CLIENTS if client.name == "cursor")
-edit, replace, done = lancelot.plan_entry(client, path, client.entry(["x"], {})), os.replace, []
+client = next(client for client in lancelot_setup.CLIENTS if client.name == "cursor")
+edit, replace, done = lancelot_setup.plan_entry(client, path, client.entry(["x"], {})), os.replace, []
 def counted(*paths):
     if len(done) == steps:
         os.kill(os.getpid(), signal.SIGKILL)
     done.append(replace(*paths))
 os.replace = counted
-lancelot.apply_edit(edit)
+lancelot_setup.apply_edit(edit)
 """
 
 
@@ -558,7 +561,7 @@ def test_an_init_that_is_killed_leaves_the_old_file_whole(steps: int, kept: list
     assert path.read_text(encoding="utf-8") == "{}"
     assert [one.read_text(encoding="utf-8") for one in (backup(path),) if one.exists()] == kept
     add("cursor", path)
-    assert lancelot.entry_in(client_of("cursor"), path.read_bytes()) == entry_of("cursor")
+    assert lancelot_setup.entry_in(client_of("cursor"), path.read_bytes()) == entry_of("cursor")
     remove("cursor", path)
     assert (path.read_text(encoding="utf-8"), backup(path).exists()) == ("{}", False)
 
@@ -636,7 +639,7 @@ def check_round_trip(name: str, text: str, folder: Path) -> None:
     backup(path).unlink(missing_ok=True)
     add(name, path)
     after = path.read_bytes()
-    assert lancelot.entry_in(client_of(name), after) == entry_of(name)
+    assert lancelot_setup.entry_in(client_of(name), after) == entry_of(name)
     assert is_subsequence(before, after)
     add(name, path)
     assert path.read_bytes() == after
@@ -663,7 +666,7 @@ def test_any_toml_with_our_table_added_and_removed_is_as_before(
 
 @given(text=json_texts(comments=True, key="servers"))
 def test_taking_the_entry_out_of_any_text_leaves_the_same_values(text: str) -> None:
-    keys, form = ("servers", "lancelot"), lancelot.JSON_OF_VS_CODE
+    keys, form = ("servers", "lancelot"), lancelot_setup.JSON_OF_VS_CODE
     added = form.put(text, keys, {"command": "x"})
     taken = form.drop(added, keys)
     assert form.data(taken) == {**(form.data(text) or {}), "servers": (form.data(text) or {}).get("servers", {})}
@@ -673,7 +676,7 @@ def test_taking_the_entry_out_of_any_text_leaves_the_same_values(text: str) -> N
 
 @given(text=json_texts(comments=True, key="servers"), at=st.integers(0, 3))
 def test_a_member_anywhere_among_others_can_be_taken_out(text: str, at: int) -> None:
-    form, data = lancelot.JSON_OF_VS_CODE, lancelot.JSON_OF_VS_CODE.data(text) or {}
+    form, data = lancelot_setup.JSON_OF_VS_CODE, lancelot_setup.JSON_OF_VS_CODE.data(text) or {}
     names = list(data)
     if names:
         name = names[at % len(names)]
@@ -693,26 +696,26 @@ def init(run: Run, machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.chdir(tmp_path / "project")
     for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "VSCODE_APPDATA", "APPDATA", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(lancelot, "this_system", lambda: "linux")
+    monkeypatch.setattr(lancelot_setup, "this_system", lambda: "linux")
     monkeypatch.setattr(
-        lancelot, "check_server", lambda _session, cwd: [lancelot.Check("server", "ok", f"It answers in {cwd}.")]
+        lancelot_setup, "check_server", lambda _session, cwd: [lancelot.Check("server", "ok", f"It answers in {cwd}.")]
     )
-    monkeypatch.setattr(lancelot, "account_home", lambda: str(machine))
+    monkeypatch.setattr(lancelot_setup, "account_home", lambda: str(machine))
     return functools.partial(run, "init")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_init_writes_the_clients_named_and_stores_the_rest(
-    system: lancelot.System, init: Callable[..., Ended], machine: Path, monkeypatch: pytest.MonkeyPatch
+    system: lancelot_setup.System, init: Callable[..., Ended], machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lancelot, "this_system", lambda: system)
+    monkeypatch.setattr(lancelot_setup, "this_system", lambda: system)
     monkeypatch.setenv("USERPROFILE", str(machine))
     ended = init("--path", FOLDER, "--yes", *(word for name in NAMES for word in ("--client", name)))
     assert (ended.code, ended.err) == (0, "")
     written = {machine / USER_FILES[name].format(apps=APPS[system]): name for name in NAMES}
     for path, name in written.items():
         assert f"written: {path}" in ended.out
-        entry = lancelot.entry_in(client_of(name), path.read_bytes())
+        entry = lancelot_setup.entry_in(client_of(name), path.read_bytes())
         assert entry == client_of(name).entry([sys.executable, PROGRAM], {})
     assert f"ok:      It answers in {Path(sys.executable).anchor}." in ended.out
     assert "mcpServers" not in ended.out
@@ -800,7 +803,7 @@ def test_each_project_has_its_own_folder_and_the_settings_of_the_account_stay(
     assert (config_dir / "settings.json").read_bytes() == stored
     for name, folder in folders.items():
         for client in map(client_of, names):
-            entry = lancelot.entry_in(client, (tmp_path / name / PROJECT_FILES[client.name]).read_bytes()) or {}
+            entry = lancelot_setup.entry_in(client, (tmp_path / name / PROJECT_FILES[client.name]).read_bytes()) or {}
             assert entry["env"] == {"LANCEDB_PATH": str(folder), "EMBEDDING_MODEL": "m"}
             assert lancelot.load_settings(entry["env"], config_dir).path == str(folder)
         monkeypatch.chdir(tmp_path / name)
@@ -820,7 +823,9 @@ def test_what_the_account_has_stored_does_not_reach_into_a_project(
     words = ("--path", FOLDER, "--yes", "--client", "claude-code", "--scope", "project")
 
     def variables() -> dict[str, str]:
-        entry = lancelot.entry_in(client_of("claude-code"), (tmp_path / "project" / ".mcp.json").read_bytes()) or {}
+        entry = (
+            lancelot_setup.entry_in(client_of("claude-code"), (tmp_path / "project" / ".mcp.json").read_bytes()) or {}
+        )
         return dict(entry["env"])
 
     init(*words)
@@ -868,7 +873,7 @@ def test_a_server_is_not_started_with_what_a_project_s_file_sets_unless_the_pers
         started.append(session.environ)
         return [lancelot.Check("server", "ok", f"It answers in {cwd}.")]
 
-    monkeypatch.setattr(lancelot, "check_server", check)
+    monkeypatch.setattr(lancelot_setup, "check_server", check)
     words = ("--path", FOLDER, "--base-url", "", "--client", "claude-code", "--scope", "project")
     ended = init(*words, "--yes")
     assert ended.code == 1
@@ -876,7 +881,7 @@ def test_a_server_is_not_started_with_what_a_project_s_file_sets_unless_the_pers
         "was not started, since the project's file sets LANCELOT_INDEX_ROOTS, OPENAI_BASE_URL, PYTHONPATH" in ended.out
     )
     assert started == []
-    monkeypatch.setattr(lancelot.getpass, "getpass", lambda *_: "")
+    monkeypatch.setattr(lancelot_setup.getpass, "getpass", lambda *_: "")
     for answer, code in (("", 1), ("n", 1), ("y", 0)):
         typed = io.StringIO(f"{answer}\n")
         monkeypatch.setattr(typed, "isatty", lambda: True)
@@ -916,7 +921,7 @@ def test_no_secret_reaches_a_client_s_file_and_other_settings_do(
     for name in NAMES:
         place = USER_FILES[name].format(apps="conf")
         content = (machine / place).read_bytes()
-        entry = lancelot.entry_in(client_of(name), content)
+        entry = lancelot_setup.entry_in(client_of(name), content)
         assert entry is not None
         assert entry["env"] == told
         assert not [value for value in (KEY, "hunter2", *secrets.values()) if value.encode() in content]

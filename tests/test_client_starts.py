@@ -22,14 +22,14 @@ import wire
 from conftest import DATABASES, is_subsequence
 from pythons import ARCHIVE, PYTHON
 
-import lancelot
+import lancelot_setup
 
 pytestmark = [
     pytest.mark.skipif(not ARCHIVE.exists(), reason=f"{ARCHIVE} is not there: python3 build.py makes it"),
     pytest.mark.skipif(os.name == "nt", reason="the places of these files are those of Linux and macOS"),
 ]
 
-NAMES = [client.name for client in lancelot.CLIENTS]
+NAMES = [client.name for client in lancelot_setup.CLIENTS]
 EVERY = pytest.mark.parametrize("name", NAMES)
 APPS = "Library/Application Support" if sys.platform == "darwin" else ".config"
 SECONDS = 120

@@ -17,7 +17,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from pythons import ARCHIVE, PYTHON
 
-import lancelot
+import lancelot_setup
 
 PACKAGES = TESTS / "clients"
 """The Node.js packages. Its `overrides` keep out a version of vite that names a package which no registry has: with that
@@ -182,14 +182,14 @@ COMMENTED = """// mine
 def test_a_client_s_own_reader_sees_what_was_written_and_what_was_there(
     name: str, reader: str, before: str, node_clients: Path, tmp_path: Path
 ) -> None:
-    client = next(client for client in lancelot.CLIENTS if client.name == name)
+    client = next(client for client in lancelot_setup.CLIENTS if client.name == name)
     path = tmp_path / "file"
     path.write_text(before, encoding="utf-8")
     entry = client.entry(["/opt/å \u2028/python3", 'C:\\"x".pyz'], {"SHIV_ROOT": "/a, }"})
-    lancelot.apply_edit(lancelot.plan_entry(client, path, entry))
+    lancelot_setup.apply_edit(lancelot_setup.plan_entry(client, path, entry))
     read = json.loads(run_node(["node", node_clients / "read.mjs", reader, path], cwd=tmp_path))
     assert read == {client.key: {"other": {"command": "node", "args": ["http://x//y, }"]}, "lancelot": entry}}
-    lancelot.apply_edit(lancelot.plan_removal(client, path))
+    lancelot_setup.apply_edit(lancelot_setup.plan_removal(client, path))
     assert path.read_text(encoding="utf-8") == before
 
 

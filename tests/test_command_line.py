@@ -19,6 +19,7 @@ import pytest
 from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, PROJECT, Ended, Run, child_environment
 
 import lancelot
+import lancelot_setup
 
 LIMIT = 60
 FOLDER = str(DATABASES / "anythingllm")
@@ -522,6 +523,23 @@ print([name for name in {heavy!r} if name in sys.modules])
     assert ast.literal_eval(ended.stdout) == []
 
 
+@pytest.mark.parametrize("start", [(PROGRAM,), ("-m", "lancelot")], ids=["script", "module"])
+def test_what_is_started_is_the_module_that_the_others_import(start: tuple[str, ...], tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-v", *start, "index", str(tmp_path / "missing"), "--path", str(tmp_path / "db")],
+        cwd=PROJECT,
+        env=child_environment(**NO_KEYCHAIN),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+    )
+    loaded = set(re.findall(r"^import '(lancelot\w*)'", ended.stderr, re.MULTILINE))
+    assert loaded == {"lancelot_index"}
+    # Of two copies, the edge of the program would not know the other's error.
+    assert (ended.returncode, "cannot be opened" in ended.stderr, "defect" in ended.stderr) == (1, True, False)
+
+
 # --- at a terminal
 
 
@@ -657,6 +675,18 @@ def test_status_fits_a_terminal_and_gives_programs_whole_lines(
     assert json.loads(run("status", "--path", str(folder), "--json").out)["folder"] == str(folder)
 
 
+def test_what_the_demo_indexes_is_sent_to_no_server_that_is_set(
+    run: Run, tmp_path: Path, embedding_server: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("a zebra", encoding="utf-8")
+    monkeypatch.setenv("OPENAI_BASE_URL", embedding_server())
+    monkeypatch.setenv("EMBEDDING_MODEL", "hash-embedder-384")
+    words = ("index", str(tmp_path / "docs"), "--path", str(tmp_path / "db"), "--json")
+    assert json.loads(run(*words, "--no-vectors").out)["chunksWithoutVector"] == 1
+    assert json.loads(run(*words, "--force").out)["chunksWithoutVector"] == 0
+
+
 # --- verify
 
 
@@ -674,7 +704,7 @@ def test_what_an_archive_has_besides_its_record_is_named(tmp_path: Path) -> None
             archive.writestr(name, name)
     record = {"same": hashlib.sha256(b"same").hexdigest(), "changed": "0" * 64, "gone": "0" * 64}
     with zipfile.ZipFile(path) as archive:
-        assert list(lancelot.archive_problems(archive, record)) == [
+        assert list(lancelot_setup.archive_problems(archive, record)) == [
             "in the archive, added is not recorded",
             "in the archive, gone is missing",
             "in the archive, changed differs",
@@ -699,10 +729,12 @@ def test_bytecode_that_python_wrote_itself_is_no_problem_where_the_archive_ships
     compiled = Path(py_compile.compile(str(site / "module.py")))
     (site / "module.pyc").write_bytes(compiled.read_bytes())
     with make_archive(tmp_path / "a.pyz", contents) as archive:
-        assert list(lancelot.unpacked_problems(site, archive, sums(contents))) == [f"{site / 'module.pyc'} was added"]
+        assert list(lancelot_setup.unpacked_problems(site, archive, sums(contents))) == [
+            f"{site / 'module.pyc'} was added"
+        ]
     contents["site-packages/__pycache__/other.pyc"] = b""
     with make_archive(tmp_path / "b.pyz", contents) as archive:
-        problems = set(lancelot.unpacked_problems(site, archive, sums(contents)))
+        problems = set(lancelot_setup.unpacked_problems(site, archive, sums(contents)))
     assert f"{compiled} was added" in problems
 
 
@@ -717,7 +749,7 @@ def test_no_file_of_a_copy_holds_up_its_verification(tmp_path: Path) -> None:
     (site / "folder.py").mkdir()
     (site / "same.py").write_bytes(b"pass\n")
     with make_archive(tmp_path / "a.pyz", contents) as archive:
-        assert set(lancelot.unpacked_problems(site, archive, sums(contents))) == {
+        assert set(lancelot_setup.unpacked_problems(site, archive, sums(contents))) == {
             *(f"{site / name} differs" for name in ("huge.py", "pipe.py", "folder.py")),
             f"{site / 'pipe'} was added",
         }
@@ -777,7 +809,7 @@ def test_the_module_starts_as_the_script_that_it_is() -> None:
 
 def test_the_entry_for_clients_is_json_with_command_and_arguments() -> None:
     command = ["C:\\Program Files\\Python\\python.exe", "C:\\Users\\Åsa\\lancelot.pyz"]
-    entry = json.loads(lancelot.client_entry(command, {}))
+    entry = json.loads(lancelot_setup.client_entry(command, {}))
     assert entry == {"mcpServers": {"lancelot": {"command": command[0], "args": command[1:]}}}
 
 
@@ -785,4 +817,4 @@ def test_the_entry_for_clients_is_json_with_command_and_arguments() -> None:
 def test_the_line_for_claude_code_keeps_paths_with_spaces_whole() -> None:
     command = ["/opt/my python/bin/python", "/home/å'sa/lancelot.pyz"]
     start_words = ["claude", "mcp", "add", "--transport", "stdio", "lancelot", "--"]
-    assert shlex.split(lancelot.claude_command(command, {})) == [*start_words, *command]
+    assert shlex.split(lancelot_setup.claude_command(command, {})) == [*start_words, *command]

@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lancelot
+import lancelot_setup
 
 Make = Callable[..., lancelot.Settings]
 
@@ -493,7 +494,7 @@ def test_a_key_that_no_server_can_be_given_is_told_and_not_shown(
     key: str, make_searcher: Callable[..., lancelot.Searcher], embedding_server: Callable[..., str]
 ) -> None:
     searcher = make_searcher(OPENAI_API_KEY=key, OPENAI_BASE_URL=embedding_server())
-    (check,) = lancelot.check_embeddings(searcher.status())
+    (check,) = lancelot_setup.check_embeddings(searcher.status())
     assert (check.status, check.refused) == ("failed", True)
     assert "not one line of ASCII" in check.message
     assert "sk-" not in check.message + check.remedy

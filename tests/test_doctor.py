@@ -18,6 +18,7 @@ import pytest
 from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, Run, child_environment
 
 import lancelot
+import lancelot_setup
 
 FOLDER = str(DATABASES / "anythingllm")
 SMALL = str(DATABASES / "no-vector")
@@ -36,7 +37,7 @@ def said(out: str) -> dict[str, list[str]]:
 @pytest.fixture
 def without_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the session with a server out, which other tests make."""
-    monkeypatch.setattr(lancelot, "check_server", lambda _session: [lancelot.Check("server", "ok", "not tried")])
+    monkeypatch.setattr(lancelot_setup, "check_server", lambda _session: [lancelot.Check("server", "ok", "not tried")])
 
 
 def test_all_that_is_well_is_ok_and_the_server_was_really_asked(run: Run) -> None:
@@ -104,7 +105,7 @@ def test_an_endpoint_is_really_asked(
 def test_a_server_that_does_not_answer_is_a_failed_line_in_time(
     program: str, why: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lancelot, "SERVER_SECONDS", 2.0)
+    monkeypatch.setattr(lancelot_setup, "SERVER_SECONDS", 2.0)
     monkeypatch.setattr(lancelot, "own_command", lambda _argv0: [sys.executable, "-c", program])
     started = time.monotonic()
     ended = run("doctor", "--path", SMALL)
@@ -124,9 +125,11 @@ def test_where_every_check_breaks_every_line_is_failed(run: Run, monkeypatch: py
         message = "a cog fell out"
         raise RuntimeError(message)
 
-    broken = tuple(lancelot.Examination(check.name, break_down, live=check.live) for check in lancelot.CHECKS)
-    monkeypatch.setattr(lancelot, "CHECKS", broken)
-    monkeypatch.setattr(lancelot, "check_server", break_down)
+    checks = (*lancelot_setup.CHECKS, *lancelot_setup.LIVE_CHECKS)
+    broken = tuple(lancelot.Examination(check.name, break_down) for check in checks)
+    monkeypatch.setattr(lancelot_setup, "CHECKS", broken)
+    monkeypatch.setattr(lancelot_setup, "LIVE_CHECKS", ())
+    monkeypatch.setattr(lancelot_setup, "check_server", break_down)
     monkeypatch.setattr(lancelot.Searcher, "status", break_down)
     ended = run("doctor", "--path", SMALL)
     assert ended.code == 1

@@ -9,6 +9,7 @@ import documents
 from conftest import PROJECT
 
 import lancelot
+import lancelot_setup
 
 README = documents.README.read_text(encoding="utf-8")
 
@@ -33,11 +34,11 @@ def test_client_snippets_of_the_readme_are_what_init_writes_and_prints() -> None
         )
     )
     clients = {title: text for titles, text in shown.items() for title in titles.split(", ")}
-    for client in lancelot.CLIENTS:
+    for client in lancelot_setup.CLIENTS:
         assert client.format.entry(clients[client.title], client.keys) == client.entry(documents.SAMPLE, {})
-    assert json.loads(clients["Claude Desktop"]) == json.loads(lancelot.client_entry(documents.SAMPLE, {}))
-    assert clients["Claude Code by its own command"] == lancelot.claude_command(documents.SAMPLE, {}) + "\n"
-    assert len(clients) == len(lancelot.CLIENTS) + 1
+    assert json.loads(clients["Claude Desktop"]) == json.loads(lancelot_setup.client_entry(documents.SAMPLE, {}))
+    assert clients["Claude Code by its own command"] == lancelot_setup.claude_command(documents.SAMPLE, {}) + "\n"
+    assert len(clients) == len(lancelot_setup.CLIENTS) + 1
 
 
 def test_changelog_has_an_entry_for_this_version() -> None:

@@ -16,6 +16,7 @@ import pytest
 from conftest import PROJECT, TESTS, child_environment
 
 import lancelot
+import lancelot_index
 from lancelot import Embedder, KeyLookup, LancelotError, models_of_length
 
 MakeSettings = Callable[..., lancelot.Settings]
@@ -284,7 +285,7 @@ def test_many_texts_are_given_up_where_the_answer_has_no_end(
     endless: Callable[..., Endless], make_settings: MakeSettings
 ) -> None:
     server = endless(OK + b"\r\n", b" " * 0x10000)
-    bulk = lancelot.BulkEmbedder(Embedder(make_settings(OPENAI_BASE_URL=server.address)))
+    bulk = lancelot_index.BulkEmbedder(Embedder(make_settings(OPENAI_BASE_URL=server.address)))
     assert bulk.embed([lancelot.PLAIN_TEXT], model="m") == [None]
     assert not bulk.works
     assert server.is_left()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import lancelot
+import lancelot_index
 
 
 @pytest.fixture
@@ -32,12 +33,12 @@ def make_files(tmp_path: Path) -> Callable[..., Path]:
 
 def found(root: Path, **options: Any) -> list[str]:
     """The relative paths that are found, in their order."""
-    listing = lancelot.FileFinder(root, **options).find()
+    listing = lancelot_index.FileFinder(root, **options).find()
     return [file.path.relative_to(root).as_posix() for file in listing.files]
 
 
 def ignored(root: Path, **options: tuple[str, ...]) -> dict[str, int]:
-    return dict(lancelot.FileFinder(root, **options).find().ignored)
+    return dict(lancelot_index.FileFinder(root, **options).find().ignored)
 
 
 def test_files_are_found_in_the_order_of_their_paths(make_files: Callable[..., Path]) -> None:
@@ -116,7 +117,7 @@ def test_a_name_that_is_no_utf8_is_told_apart_and_can_be_stored(make_files: Call
     root = make_files({"a.txt": "a"})
     for name in (b"caf\xe9.txt", b"caf\xe8.txt", b"two\nlines.txt"):
         Path(os.fsdecode(os.fsencode(root) + b"/" + name)).write_text("x", encoding="utf-8")
-    sources = [file.source for file in lancelot.FileFinder(root).find().files]
+    sources = [file.source for file in lancelot_index.FileFinder(root).find().files]
     assert len(set(sources)) == 4
     assert all(source.encode() for source in sources)
     assert f"{root}/caf\\xe9.txt" in sources
@@ -130,8 +131,8 @@ def test_a_folder_that_cannot_be_listed_keeps_its_files_in_the_table(make_files:
     for folder in (root, *root.parents[:4]):
         folder.chmod(folder.stat().st_mode | 0o055)
     program = (
-        f"import os, sys; sys.path.insert(0, {str(Path(lancelot.__file__).parent)!r}); import lancelot, pathlib\n"
-        f"os.setuid(65534); found = lancelot.FileFinder(pathlib.Path({str(root)!r})).find()\n"
+        f"import os, sys; sys.path.insert(0, {str(Path(lancelot.__file__).parent)!r}); import lancelot, lancelot_index, pathlib\n"
+        f"os.setuid(65534); found = lancelot_index.FileFinder(pathlib.Path({str(root)!r})).find()\n"
         f"print([f.path.name for f in found.files], found.failed, found.may_hold({str(root / 'locked' / 'b.txt')!r}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
@@ -288,7 +289,7 @@ def test_what_git_excludes_in_a_working_copy_alone_is_left_out(make_files: Calla
 
 def not_indexed(root: Path) -> dict[str, str]:
     """Why things could not be looked at, by their path from the root."""
-    failed = lancelot.FileFinder(root).find().failed
+    failed = lancelot_index.FileFinder(root).find().failed
     return {Path(name).relative_to(root).as_posix(): reason for name, reason in failed.items()}
 
 
@@ -305,7 +306,7 @@ def test_an_ignore_file_that_is_no_regular_file_is_not_opened_and_told(
     else:
         ignore.symlink_to("/dev/zero" if kind == "device" else root / "patterns")
     assert found(root) == ["a/x.md", "patterns"]
-    listing = lancelot.FileFinder(root).find()
+    listing = lancelot_index.FileFinder(root).find()
     assert listing.notes == (f"1 ignore file not obeyed, since no regular file: {ignore}",)
     assert not listing.failed
 
@@ -326,7 +327,7 @@ def test_a_folder_whose_ignore_file_cannot_be_obeyed_is_not_indexed(
     (root / "a" / ".gitignore").write_bytes(content)
     assert found(root) == ["b.md"]
     assert not_indexed(root) == {"a": reason}
-    assert lancelot.FileFinder(root).find().may_hold(str(root / "a" / "c" / "d.md"))
+    assert lancelot_index.FileFinder(root).find().may_hold(str(root / "a" / "c" / "d.md"))
 
 
 def test_an_ignore_file_that_cannot_be_read_keeps_its_folder_out(
@@ -335,7 +336,7 @@ def test_an_ignore_file_that_cannot_be_read_keeps_its_folder_out(
     def refuse(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(lancelot, "read_regular", refuse)
+    monkeypatch.setattr(lancelot_index, "read_regular", refuse)
     root = make_files({"a/x.key": "", "a/.gitignore": "*.key\n", "b.md": ""})
     assert found(root) == ["b.md"]
     assert not_indexed(root) == {
@@ -354,8 +355,8 @@ def test_an_ignore_file_that_cannot_be_read_keeps_its_folder_out(
 )
 def test_matching_a_hostile_pattern_does_not_grow_with_a_power_of_its_length(pattern: str, name: str) -> None:
     program = (
-        f"import sys; sys.path.insert(0, {str(Path(lancelot.__file__).parent)!r}); import lancelot\n"
-        f"print(lancelot.read_rules('', {pattern.encode()!r}).ignores({name!r}))"
+        f"import sys; sys.path.insert(0, {str(Path(lancelot.__file__).parent)!r}); import lancelot, lancelot_index\n"
+        f"print(lancelot_index.read_rules('', {pattern.encode()!r}).ignores({name!r}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "None\n", done.stderr
@@ -364,8 +365,8 @@ def test_matching_a_hostile_pattern_does_not_grow_with_a_power_of_its_length(pat
 def test_a_search_for_files_ends_where_the_run_is_stopped(make_files: Callable[..., Path]) -> None:
     stop = threading.Event()
     stop.set()
-    listing = lancelot.FileFinder(make_files({"a.md": "", "b/c.md": ""}), stop=stop).find()
-    assert listing == lancelot.Listing((), {}, {})
+    listing = lancelot_index.FileFinder(make_files({"a.md": "", "b/c.md": ""}), stop=stop).find()
+    assert listing == lancelot_index.Listing((), {}, {})
 
 
 # Folders that are changed meanwhile
@@ -389,23 +390,23 @@ def test_a_folder_that_became_a_link_since_it_was_found_gives_nothing_from_outsi
     outside.mkdir()
     (outside / "secret.txt").write_text("from outside", encoding="utf-8")
     (outside / "more.txt").write_text("from outside", encoding="utf-8")
-    seen = lancelot.FileFinder(root).find().files[0].path
-    assert lancelot.extract_file(os.fsencode(seen)).chunks
-    assert lancelot.hash_file(seen)
-    finder, look = lancelot.FileFinder(root), lancelot.FileFinder._look  # noqa: SLF001
+    seen = lancelot_index.FileFinder(root).find().files[0].path
+    assert lancelot_index.extract_file(os.fsencode(seen)).chunks
+    assert lancelot_index.hash_file(seen)
+    finder, look = lancelot_index.FileFinder(root), lancelot_index.FileFinder._look  # noqa: SLF001
 
-    def look_late(self: lancelot.FileFinder, folder: Path, *rest: Any) -> Any:
+    def look_late(self: lancelot_index.FileFinder, folder: Path, *rest: Any) -> Any:
         if folder == root / "a":
             swap(folder, outside)
         return look(self, folder, *rest)
 
-    monkeypatch.setattr(lancelot.FileFinder, "_look", look_late)
+    monkeypatch.setattr(lancelot_index.FileFinder, "_look", look_late)
     listing = finder.find()
     assert [file.path.name for file in listing.files] == ["b.md"]
     assert list(listing.failed) == [str(root / "a")]
-    assert lancelot.extract_file(os.fsencode(seen)).failed.startswith("cannot be opened")
+    assert lancelot_index.extract_file(os.fsencode(seen)).failed.startswith("cannot be opened")
     with pytest.raises(OSError, match=r"directory|links"):
-        lancelot.hash_file(seen)
+        lancelot_index.hash_file(seen)
 
 
 def test_a_file_that_became_a_link_or_a_pipe_is_not_read(make_files: Callable[..., Path], tmp_path: Path) -> None:
@@ -413,12 +414,12 @@ def test_a_file_that_became_a_link_or_a_pipe_is_not_read(make_files: Callable[..
     (tmp_path / "outside.txt").write_text("secret", encoding="utf-8")
     (root / "link.txt").symlink_to(tmp_path / "outside.txt")
     os.mkfifo(root / "pipe.txt")
-    assert lancelot.extract_file(os.fsencode(root / "link.txt")).failed.startswith("cannot be opened")
-    assert lancelot.extract_file(os.fsencode(root / "pipe.txt")).failed == "is not a regular file"
+    assert lancelot_index.extract_file(os.fsencode(root / "link.txt")).failed.startswith("cannot be opened")
+    assert lancelot_index.extract_file(os.fsencode(root / "pipe.txt")).failed == "is not a regular file"
     with pytest.raises(OSError, match="links"):
-        lancelot.hash_file(root / "link.txt")
-    with pytest.raises(lancelot.UnreadableError):
-        lancelot.hash_file(root / "pipe.txt")
+        lancelot_index.hash_file(root / "link.txt")
+    with pytest.raises(lancelot_index.UnreadableError):
+        lancelot_index.hash_file(root / "pipe.txt")
 
 
 # A folder below one that a model may index
@@ -443,7 +444,7 @@ def test_a_folder_behind_one_that_is_left_out_is_refused(
     top = make_files(files | {".gitignore": "private/\n", "docs/.gitignore": "/old\n"})
     (top / "link").symlink_to(top / "docs")
     with pytest.raises(lancelot.LancelotError) as raised:
-        lancelot.FileFinder(top / named, within=top).find()
+        lancelot_index.FileFinder(top / named, within=top).find()
     assert raised.value.cause == f"The folder {top / named} is left out ({reason})."
 
 

@@ -20,6 +20,7 @@ from conftest import DATABASES, NO_KEYCHAIN, child_environment
 from lancedb.index import FTS
 
 import lancelot
+import lancelot_setup
 from lancelot import Check, Examination
 
 FOLDER = str(DATABASES / "anythingllm")
@@ -29,7 +30,7 @@ posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no modes of this
 
 def lines_of(searcher: lancelot.Searcher, name: str) -> list[tuple[str, str]]:
     """How a check stands and what it says, line by line."""
-    found = [one for one in lancelot.CHECKS if one.name == name]
+    found = [one for one in (*lancelot.CHECKS, *lancelot_setup.LIVE_CHECKS) if one.name == name]
     return [(line.status, line.message) for line in lancelot.examine(searcher.status(), found)]
 
 
@@ -246,10 +247,10 @@ def test_the_keychain_is_tried_where_the_key_came_from_the_environment(
     def refuse(_host: str) -> NoReturn:
         raise lancelot.LancelotError(reason)
 
-    monkeypatch.setattr(lancelot, "keychain_read", refuse)
+    monkeypatch.setattr(lancelot_setup, "keychain_read", refuse)
     ((found, told),) = lines_of(searcher, "keychain")
     assert (found, told.startswith(reason)) == (status, True)
-    monkeypatch.setattr(lancelot, "keychain_read", lambda _host: None)
+    monkeypatch.setattr(lancelot_setup, "keychain_read", lambda _host: None)
     assert lines_of(searcher, "keychain") == [("ok", "The system keychain answers.")]
 
 
@@ -441,7 +442,7 @@ def check(make_settings: Callable[..., lancelot.Settings]) -> Callable[..., list
     def run(folder: str = FOLDER, *, key: str | None = None, **variables: str) -> list[Check]:
         settings = make_settings(LANCEDB_PATH=folder, **variables)
         embedder = lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(key))
-        return lancelot.check_embeddings(lancelot.Searcher(settings, embedder=embedder).status())
+        return lancelot_setup.check_embeddings(lancelot.Searcher(settings, embedder=embedder).status())
 
     return run
 

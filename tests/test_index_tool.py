@@ -15,6 +15,7 @@ import wire
 from conftest import child_environment
 
 import lancelot
+import lancelot_index
 
 TOOL = "lancedb_index"
 
@@ -201,7 +202,7 @@ def test_a_folder_that_became_a_link_since_the_call_was_checked_is_refused_by_th
 def test_a_second_run_at_the_same_time_is_told_to_wait(
     allowed: Path, settings: lancelot.Settings, tmp_path: Path
 ) -> None:
-    with lancelot.write_lock(tmp_path / "db"):
+    with lancelot_index.write_lock(tmp_path / "db"):
         text, failed, _ = call_once(settings, folder=str(allowed))
     assert failed
     assert text.startswith("Another run of `lancelot index` is writing to ")

@@ -22,6 +22,7 @@ import pytest
 from conftest import child_environment
 
 import lancelot
+import lancelot_index
 
 COMMAND = (sys.executable, str(lancelot.__file__))
 FILES = {
@@ -41,31 +42,33 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def extractor() -> Iterator[lancelot.Extractor]:
-    with lancelot.Extractor([*COMMAND, "extract"]) as started:
+def extractor() -> Iterator[lancelot_index.Extractor]:
+    with lancelot_index.Extractor([*COMMAND, "extract"]) as started:
         yield started
 
 
 @pytest.fixture
 def index(
-    tmp_path: Path, extractor: lancelot.Extractor, make_settings: Callable[..., lancelot.Settings]
-) -> Callable[..., lancelot.IndexSummary]:
+    tmp_path: Path, extractor: lancelot_index.Extractor, make_settings: Callable[..., lancelot.Settings]
+) -> Callable[..., lancelot_index.IndexSummary]:
     """Runs over a folder into `db`: `index(folder, force=True, OPENAI_BASE_URL=…)`."""
 
     def run(
         folder: Path, *, stop: threading.Event | None = None, yes: bool = False, **options: Any
-    ) -> lancelot.IndexSummary:
+    ) -> lancelot_index.IndexSummary:
         variables = {name: options.pop(name) for name in list(options) if name.isupper()}
         embedder = lancelot.Embedder(make_settings(**variables), key=lambda _: lancelot.KeyLookup(None))
-        request = lancelot.IndexRequest(folder, tmp_path / "db", **{"table": "documents", **options})
-        bulk = lancelot.BulkEmbedder(embedder, stop=stop)
-        started = lancelot.IndexRun(lancelot.check_request(request), embedder=bulk, extractor=extractor, stop=stop)
+        request = lancelot_index.IndexRequest(folder, tmp_path / "db", **{"table": "documents", **options})
+        bulk = lancelot_index.BulkEmbedder(embedder, stop=stop)
+        started = lancelot_index.IndexRun(
+            lancelot_index.check_request(request), embedder=bulk, extractor=extractor, stop=stop
+        )
         return started.run(confirm=lambda _told: yes)
 
     return run
 
 
-Index = Callable[..., lancelot.IndexSummary]
+Index = Callable[..., lancelot_index.IndexSummary]
 
 
 def open_table(tmp_path: Path, name: str = "documents") -> Any:
@@ -78,7 +81,7 @@ def rows(tmp_path: Path, *, without: tuple[str, ...] = ("indexed_at",)) -> list[
     return sorted(every, key=lambda row: row["id"])
 
 
-def counts(summary: lancelot.IndexSummary) -> tuple[int, int, int, int]:
+def counts(summary: lancelot_index.IndexSummary) -> tuple[int, int, int, int]:
     return summary.new, summary.updated, summary.unchanged, summary.removed
 
 
@@ -106,7 +109,7 @@ def test_every_column_of_a_row_tells_where_it_is_from(files: Path, index: Index,
     (row,) = [row for row in rows(tmp_path, without=()) if row["file_name"] == "plan.txt"]
     assert row.pop("indexed_at") >= before
     assert row == {
-        "id": lancelot.chunk_id(str(files / "notes" / "plan.txt"), 0),
+        "id": lancelot_index.chunk_id(str(files / "notes" / "plan.txt"), 0),
         "text": "Buy green tea and a kettle.",
         "title": "plan",
         "chunkSource": str(files / "notes" / "plan.txt"),
@@ -115,7 +118,7 @@ def test_every_column_of_a_row_tells_where_it_is_from(files: Path, index: Index,
         "chunk_index": 0,
         "place": "line 1",
         "extractor": "text",
-        "content_hash": lancelot.hash_file(files / "notes" / "plan.txt"),
+        "content_hash": lancelot_index.hash_file(files / "notes" / "plan.txt"),
         "modified_at": dt.datetime.fromtimestamp(1_700_000_000, dt.timezone.utc),
     }
 
@@ -172,7 +175,7 @@ def test_patterns_hold_for_later_runs_over_the_folder_until_they_are_replaced_or
     def names() -> set[str]:
         return {row["file_name"] for row in rows(tmp_path)}
 
-    def note(summary: lancelot.IndexSummary) -> str:
+    def note(summary: lancelot_index.IndexSummary) -> str:
         return "".join(note for note in summary.notes if "patterns" in note)
 
     assert not note(index(files, include=("*.md", "*.py"), exclude=("old's/",)))
@@ -300,12 +303,12 @@ def test_a_file_that_cannot_be_read_is_named_and_keeps_what_the_table_has(
     assert list(summary.failed) == [str(files / "guide.md")]
     assert counts(summary) == (0, 0, 2, 0)
     assert "guide.md" in {row["file_name"] for row in rows(tmp_path)}
-    assert f"not read: {files / 'guide.md'}: " in lancelot.index_lines(summary)
+    assert f"not read: {files / 'guide.md'}: " in lancelot_index.index_lines(summary)
 
 
 def test_the_summary_has_the_fields_that_programs_look_for(files: Path, index: Index) -> None:
     (files / ".hidden").write_text("x", encoding="utf-8")
-    answer = lancelot.index_object(index(files))
+    answer = lancelot_index.index_object(index(files))
     assert answer.pop("durationSeconds") >= 0
     assert answer == {
         "totalFiles": 3,
@@ -330,7 +333,7 @@ def test_the_summary_has_the_fields_that_programs_look_for(files: Path, index: I
 def test_thousands_of_failures_stay_a_short_answer(files: Path, index: Index) -> None:
     summary = index(files)
     failed = {f"/very/long/{'x' * 200}/{number}": "reason " * 100 for number in range(5000)}
-    answer = lancelot.index_object(lancelot.replace(summary, failed=failed))
+    answer = lancelot_index.index_object(lancelot.replace(summary, failed=failed))
     assert answer["failedFiles"] == 5000
     assert len(lancelot.compact_json(answer).encode()) < lancelot.MAX_ANSWER_BYTES
 
@@ -406,7 +409,7 @@ def test_files_of_a_part_that_cannot_be_listed_stay_in_the_table_and_it_is_told(
     assert (counts(summary), summary.partial) == ((1, 0, 0, 1), True)
     assert summary.failed == {str(files / "notes"): "the folder cannot be listed (Permission denied)"}
     assert "note: Not all of the folder could be looked at: what the table holds of the rest stays." in (
-        lancelot.index_lines(summary)
+        lancelot_index.index_lines(summary)
     )
     assert {row["file_name"] for row in rows(tmp_path)} == {"new.md", "plan.txt", "brew.py"}
 
@@ -428,15 +431,15 @@ def test_a_folder_that_goes_away_while_it_is_read_is_told(
 ) -> None:
     index(files)
     before = rows(tmp_path)
-    find = lancelot.FileFinder.find
+    find = lancelot_index.FileFinder.find
 
-    def find_and_lose(finder: lancelot.FileFinder) -> lancelot.Listing:
+    def find_and_lose(finder: lancelot_index.FileFinder) -> lancelot_index.Listing:
         listing = find(finder)
         files.rename(tmp_path / "elsewhere")
         files.mkdir()  # as where a disk was mounted
         return listing
 
-    monkeypatch.setattr(lancelot.FileFinder, "find", find_and_lose)
+    monkeypatch.setattr(lancelot_index.FileFinder, "find", find_and_lose)
     summary = index(files)
     assert (counts(summary), len(summary.failed), summary.partial) == ((0, 0, 0, 0), 3, True)
     assert rows(tmp_path) == before
@@ -454,28 +457,28 @@ def test_a_folder_that_is_gone_is_refused_and_can_be_forgotten(files: Path, inde
     index(tmp_path / "renamed")
     index(tmp_path / "renamed" / "notes")
     files.symlink_to(tmp_path / "renamed")
-    request = lancelot.IndexRequest(files, tmp_path / "db", "documents")
-    chunks = lancelot.index_object(index(tmp_path / "renamed"))["totalChunks"]
-    assert lancelot.forget_folder(dataclasses.replace(request, dry_run=True)) == (3, chunks)
-    assert lancelot.forget_folder(request) == (3, chunks)
+    request = lancelot_index.IndexRequest(files, tmp_path / "db", "documents")
+    chunks = lancelot_index.index_object(index(tmp_path / "renamed"))["totalChunks"]
+    assert lancelot_index.forget_folder(dataclasses.replace(request, dry_run=True)) == (3, chunks)
+    assert lancelot_index.forget_folder(request) == (3, chunks)
     assert {Path(row["chunkSource"]).parts[len(files.parent.parts)] for row in rows(tmp_path)} == {"renamed"}
     # Nothing is left under that name, which is a link to the other one now.
-    assert lancelot.forget_folder(dataclasses.replace(request, folder=files / ".." / "files" / "notes")) == (2, 2)
+    assert lancelot_index.forget_folder(dataclasses.replace(request, folder=files / ".." / "files" / "notes")) == (2, 2)
     assert {row["file_name"] for row in rows(tmp_path)} == {"guide.md"}
 
 
 def test_to_forget_what_the_table_does_not_hold_is_an_error_that_makes_nothing(
     files: Path, index: Index, tmp_path: Path
 ) -> None:
-    request = lancelot.IndexRequest(tmp_path / "fil", tmp_path / "db", "documents")
+    request = lancelot_index.IndexRequest(tmp_path / "fil", tmp_path / "db", "documents")
     with pytest.raises(lancelot.LancelotError, match=f"holds nothing of {tmp_path / 'fil'}\\."):
-        lancelot.forget_folder(request)
+        lancelot_index.forget_folder(request)
     assert not (tmp_path / "db").exists()
     index(files)
     with pytest.raises(lancelot.LancelotError, match="`lancelot files` lists what it holds"):
-        lancelot.forget_folder(request)
-    with lancelot.write_lock(tmp_path / "db"), pytest.raises(lancelot.LancelotError, match="Another run of"):
-        lancelot.forget_folder(dataclasses.replace(request, folder=files))
+        lancelot_index.forget_folder(request)
+    with lancelot_index.write_lock(tmp_path / "db"), pytest.raises(lancelot.LancelotError, match="Another run of"):
+        lancelot_index.forget_folder(dataclasses.replace(request, folder=files))
     assert len({row["file_name"] for row in rows(tmp_path)}) == 3
 
 
@@ -491,7 +494,7 @@ def test_what_is_forgotten_may_be_all_that_had_no_vector(
         return open_table(tmp_path).schema.field("vector").metadata[b"embedding_complete"]
 
     assert complete() == b"no"
-    lancelot.forget_folder(lancelot.IndexRequest(tmp_path / "more", tmp_path / "db", "documents"))
+    lancelot_index.forget_folder(lancelot_index.IndexRequest(tmp_path / "more", tmp_path / "db", "documents"))
     assert complete() == b"yes"
 
 
@@ -511,7 +514,7 @@ def prepared_table(tmp_path: Path, schema: pa.Schema) -> Any:
     return lancedb.connect(tmp_path / "db").create_table("documents", schema=schema)
 
 
-OWN = lancelot.chunk_schema()
+OWN = lancelot_index.chunk_schema()
 CHANGED = {
     "metadata of the schema": (
         OWN.with_metadata({**(OWN.metadata or {}), b"embedding_functions": b"[]"}),
@@ -567,12 +570,12 @@ def test_no_embedding_function_of_a_table_is_run_by_a_write(files: Path, index: 
     model = {"name": "text-embedding-ada-002", "base_url": "http://127.0.0.1:1/v1", "api_key": "k", "max_retries": 0}
     function = {"name": "openai", "model": model, "source_column": "text", "vector_column": "vector"}
     metadata = {**(OWN.metadata or {}), b"embedding_functions": json.dumps([function]).encode()}
-    table = prepared_table(tmp_path, OWN.append(lancelot.vector_field("m", 8)).with_metadata(metadata))
+    table = prepared_table(tmp_path, OWN.append(lancelot_index.vector_field("m", 8)).with_metadata(metadata))
     index(files, table="other")  # loads the package as any command does
-    found = lancelot.FoundFile(files / "guide.md", "guide.md", 1, 1.0)
-    chunk = lancelot.Chunk("words", "", "", 0, "text")
+    found = lancelot_index.FoundFile(files / "guide.md", "guide.md", 1, 1.0)
+    chunk = lancelot_index.Chunk("words", "", "", 0, "text")
     with pytest.raises(KeyError, match="openai"):
-        lancelot.ChunkTable(table).replace([lancelot.IndexedFile(found, "", (chunk,))])
+        lancelot_index.ChunkTable(table).replace([lancelot_index.IndexedFile(found, "", (chunk,))])
     assert table.count_rows() == 0
 
 
@@ -593,7 +596,9 @@ def test_every_option_of_the_full_text_indexes_is_set(files: Path, index: Index,
         assert details["remove_stop_words"] is False
         assert all(details[name] for name in ("stem", "lower_case", "ascii_folding", "with_position"))
     kinds = {column: found.index_type for column, found in indexes.items() if column not in ("text", "title")}
-    assert kinds == dict.fromkeys(lancelot.BTREE_COLUMNS, "BTree") | dict.fromkeys(lancelot.BITMAP_COLUMNS, "Bitmap")
+    assert kinds == dict.fromkeys(lancelot_index.BTREE_COLUMNS, "BTree") | dict.fromkeys(
+        lancelot_index.BITMAP_COLUMNS, "Bitmap"
+    )
     assert all(found.num_unindexed_rows == 0 for found in indexes.values())
 
 
@@ -626,7 +631,7 @@ def test_a_folder_that_is_none_is_refused(name: str, words: str, files: Path, in
 
 
 def test_two_runs_do_not_write_at_the_same_time(files: Path, index: Index, tmp_path: Path) -> None:
-    with lancelot.write_lock(tmp_path / "db"), pytest.raises(lancelot.LancelotError, match="Another run of"):
+    with lancelot_index.write_lock(tmp_path / "db"), pytest.raises(lancelot.LancelotError, match="Another run of"):
         index(files)
     assert counts(index(files)) == (3, 0, 0, 0)
 
@@ -713,7 +718,7 @@ def test_vectors_of_another_length_are_told_and_by_force_made_anew(
     summary = index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="m")
     assert summary.without_vector == 1
     assert "m gives vectors of length 64 now, and those of the table have 384; --force" in summary.notes[0]
-    assert "without a vector: 1 chunk" in lancelot.index_lines(summary)
+    assert "without a vector: 1 chunk" in lancelot_index.index_lines(summary)
     assert index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="m", force=True).without_vector == 0
     assert open_table(tmp_path).schema.field("vector").metadata[b"embedding_length"] == b"64"
 

@@ -20,6 +20,7 @@ import wire
 from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, PROJECT, Ended, Run, child_environment
 
 import lancelot
+import lancelot_setup
 
 KEY = "sk-test-0123456789abcdef"
 LIMIT = 60
@@ -264,17 +265,17 @@ def test_a_key_that_never_comes_is_a_sentence_and_nothing_is_stored(init: Init, 
 
 def test_a_chosen_folder_for_unpacking_is_part_of_what_the_client_is_told() -> None:
     command, environ = ["/usr/bin/python3", "/home/me/lancelot.pyz"], {"SHIV_ROOT": "/big/disk"}
-    entry = json.loads(lancelot.client_entry(command, environ))["mcpServers"]["lancelot"]
+    entry = json.loads(lancelot_setup.client_entry(command, environ))["mcpServers"]["lancelot"]
     assert entry["env"] == environ
-    assert lancelot.claude_command(command, environ).startswith(
+    assert lancelot_setup.claude_command(command, environ).startswith(
         "claude mcp add --env SHIV_ROOT=/big/disk --transport stdio lancelot -- /usr/bin/python3"
     )
 
 
 def test_a_folder_for_unpacking_is_told_so_that_it_is_the_same_from_everywhere() -> None:
-    told = lancelot.start_environment({"SHIV_ROOT": "unpacked"})
+    told = lancelot_setup.start_environment({"SHIV_ROOT": "unpacked"})
     assert told == {"SHIV_ROOT": str(Path("unpacked").absolute())}
-    assert lancelot.start_environment({"SHIV_ROOT": "~/unpacked"}) == {
+    assert lancelot_setup.start_environment({"SHIV_ROOT": "~/unpacked"}) == {
         "SHIV_ROOT": str(Path("~/unpacked").expanduser())
     }
 
@@ -518,9 +519,9 @@ def test_anythingllm_s_folder_is_found_where_it_keeps_it(
     environ = home | {name: str(tmp_path / value) for name, value in variables.items()}
     folder = tmp_path / storage / "lancedb"
     folder.mkdir(parents=True)
-    assert lancelot.anythingllm_folder(environ) is None
+    assert lancelot_setup.anythingllm_folder(environ) is None
     (folder / "notes.lance").mkdir()
-    assert lancelot.anythingllm_folder(environ) == folder
+    assert lancelot_setup.anythingllm_folder(environ) == folder
 
 
 def test_init_takes_anythingllm_s_folder_where_none_is_given(init: Init, machine: Path, config_dir: Path) -> None:

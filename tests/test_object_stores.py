@@ -23,6 +23,7 @@ from conftest import DATABASES, PROGRAM, TESTS, Run, child_environment
 from test_readonly import every_call
 
 import lancelot
+import lancelot_setup
 
 COPIED = ("langchain", "lancedb-0.14")
 READING = {"GET", "HEAD"}
@@ -521,21 +522,21 @@ VARIABLES = {
 def test_a_clients_entry_has_the_variables_of_its_store_and_none_of_the_secret_ones(
     path: str, plain: dict[str, str], secret: list[str]
 ) -> None:
-    entry = lancelot.client_variables(VARIABLES, {"LANCEDB_PATH": path})
+    entry = lancelot_setup.client_variables(VARIABLES, {"LANCEDB_PATH": path})
     assert {name: value for name, value in entry.items() if name in VARIABLES} == plain
-    assert lancelot.client_variables({**VARIABLES, "LANCEDB_PATH": path}, {}).items() >= plain.items()
+    assert lancelot_setup.client_variables({**VARIABLES, "LANCEDB_PATH": path}, {}).items() >= plain.items()
     assert lancelot.secret_variables(path, VARIABLES) == secret
 
 
 def test_an_endpoint_with_a_password_is_named_among_what_the_entry_lacks() -> None:
     environ = {"AWS_ENDPOINT": "http://user:word@127.0.0.1:9", "AWS_REGION": "eu-north-1"}
-    assert "AWS_ENDPOINT" not in lancelot.client_variables(environ, {"LANCEDB_PATH": "s3://bucket/x"})
+    assert "AWS_ENDPOINT" not in lancelot_setup.client_variables(environ, {"LANCEDB_PATH": "s3://bucket/x"})
     assert lancelot.secret_variables("s3://bucket/x", environ) == ["AWS_ENDPOINT"]
 
 
 def test_an_endpoint_with_a_password_is_in_no_clients_entry() -> None:
     environ = {"AWS_ENDPOINT": "http://me:SECRET@127.0.0.1:9000"}
-    assert "AWS_ENDPOINT" not in lancelot.client_variables(environ, {"LANCEDB_PATH": "s3://bucket/x"})
+    assert "AWS_ENDPOINT" not in lancelot_setup.client_variables(environ, {"LANCEDB_PATH": "s3://bucket/x"})
 
 
 def test_init_ends_with_a_warning_where_the_server_that_it_wrote_cannot_read_its_bucket(

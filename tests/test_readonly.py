@@ -5,9 +5,11 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -253,18 +255,6 @@ SHARED = frozenset({"add", "branches", "create", "delete", "insert", "merge", "t
 OPENERS = frozenset({"_database", "_open", "connect", "open", "open_table"})
 
 
-def section_of(source: str) -> Callable[[int], str]:
-    """Which section a line of the module is in."""
-    lines = source.splitlines()
-    banner = "# " + "=" * 118
-    starts = [
-        (number, lines[number][2:])
-        for number in range(1, len(lines) - 1)
-        if lines[number - 1] == banner == lines[number + 1]
-    ]
-    return lambda line: next((name for start, name in reversed(starts) if start < line), "top")
-
-
 def is_table_like(name: str) -> bool:
     return name.strip("_") in {"table", "database", "db", "connection", "dataset"}
 
@@ -348,30 +338,24 @@ def test_what_lancedb_writes_with_is_known() -> None:
     assert set(known.split()) <= WRITES
 
 
-def test_no_section_but_the_indexer_names_a_call_that_writes() -> None:
-    source = wire.MODULE.read_text(encoding="utf-8")
-    section = section_of(source)
-    found = [(section(line), name, line) for line, name in writing_names(source)]
-    assert [entry for entry in found if entry[0] != "Indexer"] == []
-    assert "create_table" in {name for _, name, _ in found}
+def test_no_module_but_the_one_that_indexes_names_a_call_that_writes() -> None:
+    names = {path.name: writing_names(path.read_text(encoding="utf-8")) for path in wire.MODULES}
+    assert {name for name, calls in names.items() if calls} == {"lancelot_index.py"}
+    assert "create_table" in {name for _, name in names["lancelot_index.py"]}
 
 
-def test_the_server_does_not_reach_the_indexer() -> None:
-    source = wire.MODULE.read_text(encoding="utf-8")
-    section = section_of(source)
-    tree = ast.parse(source)
-    indexer = {
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and section(node.lineno) == "Indexer"
-    }
-    assert indexer
-    users = {
-        section(node.lineno)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and node.id in indexer and isinstance(node.ctx, ast.Load)
-    }
-    assert users <= {"Indexer", "Command line"}
+def test_a_server_that_searched_has_loaded_neither_what_indexes_nor_what_sets_up() -> None:
+    command = (sys.executable, "-v", str(wire.MODULE))
+    server = wire.Server(child_environment(LANCEDB_PATH=str(DATABASES / "langchain")), command=command)
+    try:
+        for number, (tool, arguments) in enumerate((("lancedb_search", {"query": "python"}), ("lancedb_status", {}))):
+            assert not server.ask(wire.call(number, tool, **arguments))["result"]["isError"]
+        server.end()
+    finally:
+        server.stop()
+    loaded = set(re.findall(r"^import '(\w+)'", server.log, re.MULTILINE))
+    assert {"lancedb", "mcp"} <= loaded
+    assert not {name for name in loaded if name.startswith("lancelot")}
 
 
 def test_a_write_to_a_folder_is_noticed(folder_copy: Callable[[str], Path]) -> None:

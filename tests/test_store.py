@@ -27,6 +27,7 @@ from lancedb.index import FTS, BTree, IvfFlat
 from test_writers import Flat
 
 import lancelot
+import lancelot_index
 from lancelot import (
     LancelotError,
     Scope,
@@ -1043,7 +1044,7 @@ def test_a_table_that_keeps_files_elsewhere_is_refused_by_name_and_nothing_is_re
     with pytest.raises(LancelotError, match=refused):
         searcher.search(SearchRequest("zebra", 10, "text", table="clone"))
     with pytest.raises(LancelotError, match=refused):
-        lancelot.ChunkTable.open(folder, "clone", create=False)
+        lancelot_index.ChunkTable.open(folder, "clone", create=False)
     status = searcher.status()
     assert [layout.table for layout in status.tables] == ["documents"]
     assert status.unreadable["clone"].cause.startswith("The table clone keeps files outside its database folder, in ")

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 import lancelot
 
 MODULE = Path(lancelot.__file__)
+MODULES = sorted(MODULE.parent.glob("lancelot*.py"))
 COMMAND = (sys.executable, str(MODULE))
 SECONDS = 30.0
 ALWAYS_OFFERED = [

@@ -1,0 +1,1842 @@
+"""What a person does beside searching: `init`, `doctor`, `demo`, and the archive's `verify` and `cache`.
+
+The server never loads this module. It writes settings, keys and the configuration files of MCP clients, and no database.
+
+Sections, in order; each uses the ones above it and none below:
+
+Client files  what other programs need to start the server, their files, and where they keep their folders
+Doctor        the checks that ask servers, and a session with this very program
+Init          questions, settings and keys, and the server in the clients' files
+Archive       `verify` and `cache`: the file that ships, and what it unpacked
+Demo          the documentation, indexed and served to a real client
+Commands      the commands, and their options
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import difflib
+import errno
+import functools
+import getpass
+import itertools
+import json
+import os
+import re
+import stat
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TextIO, cast
+from urllib.parse import quote
+
+from lancelot import (
+    CHECKS,
+    KEY_HOSTS,
+    MACHINE_CHECKS,
+    MAX_SECONDS,
+    NO_HOME,
+    OPENAI_URL,
+    PLAIN_TEXT,
+    PROGRAM,
+    SETTINGS,
+    STATUS_SECONDS,
+    STORES,
+    ChatModel,
+    Check,
+    Embedder,
+    Examination,
+    KeyLookup,
+    LancelotError,
+    Searcher,
+    Session,
+    Settings,
+    Status,
+    TableLayout,
+    __version__,
+    agrees,
+    check_lines,
+    check_object,
+    clean_surrogates,
+    compact_json,
+    examine,
+    file_sum,
+    find_key,
+    forget_keys,
+    holds_tables,
+    home_folder,
+    host_of,
+    is_address,
+    is_at_terminal,
+    is_unread,
+    key_name,
+    keychain_read,
+    listed,
+    load_settings,
+    models_of_length,
+    one_line,
+    parse_json_object,
+    plain_variables,
+    plural,
+    read_base_url,
+    read_name,
+    read_path,
+    read_status,
+    read_stored,
+    reason_of,
+    remove_file,
+    save_key,
+    say,
+    say_json,
+    say_lines,
+    scheme_of,
+    secret_variables,
+    settings_file,
+    shown_path,
+    store_settings,
+    stored_hosts,
+    type_of_option,
+    unread_status,
+    verdict,
+    without_password,
+    write_private,
+)
+
+# ======================================================================================================================
+# Client files
+# ======================================================================================================================
+# What other programs need to start the server, the files that they read it from, and where they keep a folder that it can
+# read. Commands are absolute, since clients start servers from anywhere with any PATH. A file of another program is edited
+# in place: whatever is not our entry stays as it is, byte for byte, and a file that cannot be read is left alone.
+
+
+UNPACK_FOLDER = "SHIV_ROOT"
+"""Where the archive is unpacked, when the person chose a place: a client that starts it has to know."""
+
+
+def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a client must set for the server besides its command."""
+    folder = environ.get(UNPACK_FOLDER)
+    return {UNPACK_FOLDER: os.path.abspath(os.path.expanduser(folder))} if folder else {}  # noqa: PTH100, PTH111 - never raise
+
+
+def server_entry(command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+    """The entry that makes most clients start the server."""
+    entry: dict[str, Any] = {"command": command[0], "args": list(command[1:])}
+    return entry | ({"env": dict(variables)} if variables else {})
+
+
+def client_entry(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The `mcpServers` file that most clients take, as JSON."""
+    return json.dumps({"mcpServers": {PROGRAM: server_entry(command, variables)}}, indent=2, ensure_ascii=False)
+
+
+def claude_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The line that adds the server to Claude Code; `--transport` stands between the variables and the name."""
+    import shlex
+    import subprocess
+
+    given = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+    words = ["claude", "mcp", "add", *given, "--transport", "stdio", PROGRAM, "--", *command]
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def anythingllm_folder(environ: Mapping[str, str]) -> Path | None:
+    """The LanceDB folder of AnythingLLM on this machine, None where there is none with tables."""
+    home = Path(environ.get("USERPROFILE" if os.name == "nt" else "HOME") or home_folder())
+    roots = [
+        Path(environ.get("XDG_CONFIG_HOME") or home / ".config"),
+        home / ".config",
+        home / "Library" / "Application Support",
+        Path(environ.get("APPDATA") or home / "AppData" / "Roaming"),
+    ]
+    storages = [Path(environ["STORAGE_DIR"])] if environ.get("STORAGE_DIR") else []
+    storages += [root / "anythingllm-desktop" / "storage" for root in roots]
+    return next((storage / "lancedb" for storage in storages if holds_tables(storage / "lancedb")), None)
+
+
+# --- JSON, edited in place
+
+
+#
+# Clients keep comments, an order and a layout that their users chose, so nothing is written anew: an edit is a cut or an
+# insertion at offsets. No package is taken for it, since those that know comments re-serialise what they read.
+_JSON_COMMENT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
+_JSON_LAST_COMMA = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
+_JSON_SPACE = re.compile(r"[ \t\r\n]*")
+_SPACES = " \t\r\n"
+
+
+def _blanked(match: re.Match[str]) -> str:
+    found = match.group()
+    return found if found.startswith('"') else re.sub(r"[^\r\n]", " ", found)
+
+
+def _without_comments(text: str) -> str:
+    return _JSON_COMMENT.sub(_blanked, text)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _json_data(plain: str) -> dict[str, Any]:
+    """The object that a text holds, {} for a blank one; ValueError says what is wrong with it."""
+    if not plain.strip(_SPACES):
+        return {}
+    try:
+        value = json.loads(plain, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError("it holds no JSON object")  # noqa: TRY004 - the file's fault, like the others
+    return value
+
+
+@dataclass(frozen=True)
+class JsonMember:
+    """Where a member of an object stands: its name, and the offsets of its key, its value and its end."""
+
+    key: str
+    start: int
+    value: int
+    end: int
+
+
+@dataclass(frozen=True)
+class JsonObject:
+    """Where an object stands: the offsets of its braces, and its members."""
+
+    start: int
+    close: int
+    members: tuple[JsonMember, ...]
+
+    def member(self, key: str) -> JsonMember | None:
+        """The member of this name; ValueError where there are two, since readers differ in which of them counts."""
+        found = [member for member in self.members if member.key == key]
+        if len(found) > 1:
+            raise ValueError(f'it names "{key}" twice')
+        return found[0] if found else None
+
+
+def _after_space(plain: str, at: int) -> int:
+    return cast("re.Match[str]", _JSON_SPACE.match(plain, at)).end()
+
+
+def _json_object(plain: str, start: int) -> JsonObject:
+    """The object whose brace stands at `start` of a text that is known to be JSON."""
+    decoder = json.JSONDecoder()
+    members = []
+    at = _after_space(plain, start + 1)
+    while plain[at] != "}":
+        key, end = decoder.raw_decode(plain, at)
+        value = _after_space(plain, _after_space(plain, end) + 1)
+        _, end = decoder.raw_decode(plain, value)
+        members.append(JsonMember(key, at, value, end))
+        at = _after_space(plain, end)
+        if plain[at] == ",":
+            at = _after_space(plain, at + 1)
+    return JsonObject(start, at, tuple(members))
+
+
+def _newline_of(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
+
+
+def _indent_at(text: str, at: int) -> str:
+    """The white space that the line of an offset begins with."""
+    return cast("re.Match[str]", re.compile(r"[ \t]*").match(text, text.rfind("\n", 0, at) + 1)).group()
+
+
+def _rendered_json(text: str, value: object, indent: str, *, inline: bool) -> str:
+    """A value as it is written into a text: on one line, or with the text's own indentation and line ends."""
+    if inline:
+        return json.dumps(value, ensure_ascii=False)
+    step = re.search(r'\n([ \t]+)"', text)
+    lines = json.dumps(value, ensure_ascii=False, indent=step.group(1) if step else "  ")
+    return lines.replace("\n", _newline_of(text) + indent)
+
+
+def _is_inline(text: str, found: JsonObject) -> bool:
+    if found.members:
+        return "\n" not in text[found.start : found.close]
+    return "\n" not in text.strip(_SPACES) and bool(text.strip(_SPACES)[1:-1].strip(_SPACES))
+
+
+def _json_inserted(text: str, found: JsonObject, key: str, value: object, *, last_commas: bool) -> str:
+    """The text with a member after the last one of an object, and after the comments that stand there."""
+    inline, newline, base = _is_inline(text, found), _newline_of(text), _indent_at(text, found.start)
+    step = re.search(r'\n([ \t]+)"', text)
+    indent = base + (step.group(1) if step else "  ")
+    last = found.members[-1] if found.members else None
+    if last and not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip(_SPACES):
+        indent = _indent_at(text, last.start)
+    tail = len(text[: found.close].rstrip(_SPACES))
+    lead = (" " if last else "") if inline else newline + indent
+    end = "" if inline or "\n" in text[tail : found.close] else newline + base
+    member = f"{json.dumps(key)}: {_rendered_json(text, value, indent, inline=inline)}"
+    if last is None:
+        return f"{text[:tail]}{lead}{member}{end}{text[tail:]}"
+    if last_commas and "," in _without_comments(text)[last.end : found.close]:
+        return f"{text[:tail]}{lead}{member},{end}{text[tail:]}"
+    return f"{text[: last.end]},{text[last.end : tail]}{lead}{member}{end}{text[tail:]}"
+
+
+def _nested(keys: Sequence[str], value: object) -> Any:
+    for key in reversed(keys):
+        value = {key: value}
+    return value
+
+
+def _json_path(plain: str, keys: Sequence[str]) -> tuple[JsonObject, int]:
+    """The innermost object on a path of keys that is there, and how many of the keys lead to it."""
+    found = _json_object(plain, _after_space(plain, 0))
+    for depth, key in enumerate(keys[:-1]):
+        member = found.member(key)
+        if member is None:
+            return found, depth
+        if plain[member.value] != "{":
+            raise ValueError(f'"{key}" in it is no object')
+        found = _json_object(plain, member.value)
+    return found, len(keys) - 1
+
+
+def _json_cut(text: str, found: JsonObject, member: JsonMember) -> str:
+    """The text without a member, its comma and the white space before it."""
+    bare = _without_comments(text)
+    before = text[: member.start].rstrip(_SPACES)
+    after = _after_space(bare, member.end)
+    last = bare[after] != ","
+    rest = text[member.end :] if last else text[after + 1 :]
+    if "\n" in text[len(before) : member.start] and rest.partition("\n")[0].strip(_SPACES):
+        before = text[: member.start]  # what follows on the line must not end up in a comment before it
+    others = [other for other in found.members if other.end < member.start]
+    if last and others:
+        comma = bare.index(",", others[-1].end)
+        before = before[:comma] + before[comma + 1 :]
+    return before + rest
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """Entries of a JSON file, where the client takes them with comments and with commas after a last member."""
+
+    comments: bool = False
+    last_commas: bool = False
+
+    def _plain(self, text: str) -> str:
+        """The text as JSON of the same length: what the client takes besides are spaces."""
+        bare = _without_comments(text) if self.comments else text
+        return _JSON_LAST_COMMA.sub(_blanked, bare) if self.last_commas else bare
+
+    def data(self, text: str) -> dict[str, Any] | None:
+        """What a text holds; ValueError says why it cannot be read."""
+        return _json_data(self._plain(text))
+
+    def entry(self, text: str, keys: Sequence[str]) -> Any:
+        """The value at a path of keys, None where there is none."""
+        value: Any = self.data(text)
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
+        """The text, which must be one that `data` reads, with this entry at a path of keys, all else as it was."""
+        plain = self._plain(text)
+        if not plain.strip(_SPACES):
+            newline = _newline_of(text)
+            joint = "" if not text.strip(_SPACES) or text.endswith("\n") else newline
+            return text + joint + _rendered_json(text, _nested(keys, entry), "", inline=False) + newline
+        found, depth = _json_path(plain, keys)
+        member = found.member(keys[depth])
+        if member is None:
+            nested = _nested(keys[depth + 1 :], entry)
+            return _json_inserted(text, found, keys[depth], nested, last_commas=self.last_commas)
+        inline = "\n" not in text[found.start : found.close]
+        value = _rendered_json(text, entry, _indent_at(text, member.start), inline=inline)
+        return text[: member.value] + value + text[member.end :]
+
+    def drop(self, text: str, keys: Sequence[str]) -> str:
+        """The text, which must be one that `data` reads, without the entry at a path of keys."""
+        found, depth = _json_path(self._plain(text), keys)
+        member = found.member(keys[depth])
+        if depth < len(keys) - 1 or member is None:
+            return text
+        cut = _json_cut(text, found, member)
+        if len(found.members) > 1:
+            return cut
+        close = found.close - (len(text) - len(cut))
+        inside = cut[found.start + 1 : close]
+        return cut if inside.strip(_SPACES) else cut[: found.start + 1] + cut[close:]
+
+
+# --- TOML, edited in place
+
+
+_TOML_TEXT = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
+)
+_TOML_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_TOML_KEY = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[A-Za-z0-9_-]+')
+
+
+def _bare_toml(text: str) -> str:
+    """The text with strings as underscores, also over lines, and comments as spaces, offsets as they were."""
+    return _TOML_TEXT.sub(lambda found: (" " if found[0][0] == "#" else "_") * len(found[0]), text)
+
+
+def _depth_change(line: str) -> int:
+    return sum(line.count(sign) for sign in "[{") - sum(line.count(sign) for sign in "]}")
+
+
+def _toml_lines(bare: str) -> Iterator[tuple[int, str]]:
+    """The offset of each line that does not go on within brackets, and the line."""
+    depth = 0
+    for found in _TOML_LINE.finditer(bare):
+        line = found.group()
+        if depth == 0:
+            yield found.start(), line
+        depth += _depth_change(line)
+    if depth:
+        raise ValueError("a bracket in it is not closed")
+
+
+def _unquoted_key(word: str) -> str:
+    with contextlib.suppress(ValueError):
+        return str(json.loads(word)) if word.startswith('"') else word.strip("'")
+    return word
+
+
+@dataclass(frozen=True)
+class TomlTable:
+    """Where a table stands: the keys of its header, and the offsets of its header and of the next one."""
+
+    keys: tuple[str, ...]
+    start: int
+    end: int
+
+
+def _toml_tables(text: str) -> list[TomlTable]:
+    """The tables of a text in order, first what stands before any header."""
+    bare = _bare_toml(text)
+    starts: list[tuple[tuple[str, ...], int]] = [((), 0)]
+    for at, line in _toml_lines(bare):
+        if line.lstrip(" \t").startswith("["):
+            header = text[at : at + line.index("]")].lstrip(" \t[")
+            starts.append((tuple(_unquoted_key(word) for word in _TOML_KEY.findall(header)), at))
+    ends = [*(at for _, at in starts[1:]), len(text)]
+    return [TomlTable(keys, at, end) for (keys, at), end in zip(starts, ends, strict=True)]
+
+
+def _own_toml(text: str, keys: Sequence[str]) -> list[TomlTable]:
+    """The table at a path of keys and those within it, without the comments that stand before the next one."""
+    bare = _bare_toml(text)
+    own = []
+    for table in _toml_tables(text):
+        if table.keys[: len(keys)] == tuple(keys):
+            content = table.start + len(bare[table.start : table.end].rstrip())
+            line_end = text.find("\n", content) + 1
+            own.append(replace(table, end=line_end or len(text)))
+    return own
+
+
+def _own_spans(text: str, keys: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the tables of an entry stand; those with nothing but space between them are one span."""
+    spans: list[tuple[int, int]] = []
+    for table in _own_toml(text, keys):
+        if spans and not text[spans[-1][1] : table.start].strip():
+            spans[-1] = (spans[-1][0], table.end)
+        else:
+            spans.append((table.start, table.end))
+    return spans
+
+
+def _cut(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    for start, end in reversed(spans):
+        text = text[:start] + text[end:]
+    return text
+
+
+def toml_line_data(text: str, keys: Sequence[str]) -> dict[str, Any] | None:
+    """The entry as far as its lines are as `TomlFormat` writes them, for a Python without tomllib."""
+    own = _own_toml(text, keys)
+    entry: dict[str, Any] = {}
+    for table in own:
+        inner = entry
+        for key in table.keys[len(keys) :]:
+            inner = inner.setdefault(key, {})
+        for line in text[table.start : table.end].splitlines()[1:]:
+            name, _, value = line.partition("=")
+            with contextlib.suppress(ValueError):
+                inner[_unquoted_key(name.strip())] = json.loads(value)
+    return entry if own else None
+
+
+def check_toml_lines(text: str) -> None:
+    """Raises ValueError where a line is neither a header nor a value: what can be told without tomllib."""
+    bare = _bare_toml(text)
+    if re.search("[\"']", bare):
+        raise ValueError("a string in it is not closed")
+    for at, line in _toml_lines(bare):
+        if line.strip() and not re.match(r"\s*(?:\[[^=]*\]\s*$|[^=\s\[][^=]*=\s*\S)", line):
+            number = text.count("\n", 0, at) + 1
+            raise ValueError(f"line {number} of it is neither a table nor a value")
+
+
+def _check_toml_place(text: str, keys: Sequence[str]) -> None:
+    """Raises ValueError where the entry is, or would have to be, something else than a table of its own."""
+    *outer, name = keys
+    for table in _toml_tables(text):
+        wanted = (
+            keys[len(table.keys)]
+            if len(table.keys) < len(keys) and list(table.keys) == outer[: len(table.keys)]
+            else ""
+        )
+        body = text[table.start : table.end]
+        if wanted and re.search(rf"""^[ \t]*["']?{re.escape(wanted)}["']?[ \t]*[.=]""", body, re.MULTILINE):
+            raise ValueError(f"it names {name} or {listed(outer)} otherwise than as a table")
+        if list(table.keys) == outer and body.lstrip(" \t").startswith("[["):
+            raise ValueError(f"{listed(outer)} in it is a list")
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _rendered_toml(keys: Sequence[str], value: Mapping[str, Any]) -> str:
+    """A table and those within it. JSON's strings, numbers and lists are TOML's too, but for the character DEL."""
+    lines = [f"[{'.'.join(map(_toml_key, keys))}]"]
+    inner = {name: part for name, part in value.items() if isinstance(part, Mapping)}
+    for name, part in value.items():
+        if name not in inner:
+            lines.append(
+                f"{_toml_key(name)} = {json.dumps(part, ensure_ascii=False, default=str)}".replace("\x7f", "\\u007f")
+            )
+    tables = ["\n".join(lines) + "\n", *(_rendered_toml([*keys, name], part) for name, part in inner.items())]
+    return "\n".join(tables)
+
+
+@dataclass(frozen=True)
+class TomlFormat:
+    """Entries of a TOML file, each a table of its own."""
+
+    def data(self, text: str) -> dict[str, Any] | None:
+        """What a text holds, None where this Python cannot say; ValueError says why it cannot be read."""
+        check_toml_lines(text)
+        if sys.version_info >= (3, 11):
+            import tomllib
+
+            return tomllib.loads(text)
+        return None
+
+    def entry(self, text: str, keys: Sequence[str]) -> Any:
+        """The table at a path of keys, None where there is none."""
+        value: Any = self.data(text)
+        if value is None:
+            return toml_line_data(text, keys)
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
+        """The text with this entry as a table in the place of the one that is there, else at the end."""
+        _check_toml_place(text, keys)
+        newline = _newline_of(text)
+        table = _rendered_toml(keys, entry).replace("\n", newline)
+        spans = _own_spans(text, keys)
+        if spans:
+            (start, end), *others = spans
+            return text[:start] + table + _cut(text, others)[end:]
+        joint = "" if not text or text.endswith("\n") else newline
+        return text + joint + (newline if text.strip() else "") + table
+
+    def drop(self, text: str, keys: Sequence[str]) -> str:
+        """The text without the table at a path of keys, and without the blank line before it."""
+        _check_toml_place(text, keys)
+        spans = _own_spans(text, keys)
+        blank = re.search(r"\n(\r?\n)$", text[: spans[0][0]]) if spans else None
+        if blank:
+            spans[0] = (spans[0][0] - len(blank[1]), spans[0][1])
+        return _cut(text, spans)
+
+
+# --- the clients
+
+
+FileScope = Literal["user", "project"]
+System = Literal["linux", "macos", "windows"]
+
+JSON = JsonFormat()
+COMMENTED_JSON = JsonFormat(comments=True)
+JSON_OF_VS_CODE = JsonFormat(comments=True, last_commas=True)
+TOML = TomlFormat()
+BRACED = r"\$\{"
+"""How a reference to a variable begins in the files of most clients that know any."""
+
+
+def _link_json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Client:
+    """A program that starts MCP servers, and the file that it reads them from.
+
+    Places begin with a folder of `Machine.folders` in braces. `others` are further folders, with wildcards, and the file
+    that is read in each of them that is there; `signs` are paths one of which is there where the client is installed, the
+    folder of `user` where none is named. `link` is an address that makes the client add the server once its user agrees.
+    `expands` matches what the client takes for a variable, in any word of an entry; `source` says where the format and the
+    places are described.
+    """
+
+    name: str
+    title: str
+    user: str
+    source: str
+    project: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+    signs: tuple[str, ...] = ()
+    link: str = ""
+    expands: str = ""
+    key: str = "mcpServers"
+    format: JsonFormat | TomlFormat = JSON
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The path of our entry in the file."""
+        return self.key, PROGRAM
+
+    def entry(self, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+        """The entry of this client's file that makes it start the server."""
+        return {**self.extra, **server_entry(command, variables)}
+
+    def checked_entry(self, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
+        """The same; LancelotError where a word in it would reach the server as another one."""
+        for word in (*command, *variables.values()):
+            if self.expands and re.search(self.expands, word):
+                reason = (
+                    f"{self.title} takes what follows the $ in {word} for a variable, so its file was left as it is."
+                )
+                raise LancelotError(reason, "Move or rename what has a $ in its name, and run `init` again.")
+        return self.entry(command, variables)
+
+    def install_link(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
+        """The link that adds the same entry; "" where the client knows none. Base64 of ASCII, as `atob` reads it."""
+        entry = self.entry(command, variables)
+        named = quote(_link_json({"name": PROGRAM, **entry}), safe="")
+        encoded = quote(base64.b64encode(_link_json(entry).encode()).decode(), safe="")
+        return self.link.format(name=PROGRAM, named=named, encoded=encoded)
+
+
+CLIENTS = (
+    Client(
+        "claude-code",
+        "Claude Code",
+        "{claude}/.claude.json",
+        "https://code.claude.com/docs/en/mcp",
+        project=".mcp.json",
+        signs=("{claude}/.claude.json", "{home}/.claude"),
+        expands=BRACED,
+        extra={"type": "stdio"},
+    ),
+    Client(
+        "claude-desktop",
+        "Claude Desktop",
+        "{apps}/Claude/claude_desktop_config.json",
+        "https://modelcontextprotocol.io/docs/develop/connect-local-servers; the package's folder:"
+        " https://github.com/anthropics/claude-code/issues/26073",
+        others=(("{local}/Packages/Claude_*", "LocalCache/Roaming/Claude/claude_desktop_config.json"),),
+    ),
+    Client(
+        "cursor",
+        "Cursor",
+        "{home}/.cursor/mcp.json",
+        "https://cursor.com/docs/mcp; the link: https://cursor.com/docs/mcp/install-links",
+        project=".cursor/mcp.json",
+        link="cursor://anysphere.cursor-deeplink/mcp/install?name={name}&config={encoded}",
+        expands=BRACED,
+        format=JSON_OF_VS_CODE,
+        extra={"type": "stdio"},
+    ),
+    Client(
+        "vscode",
+        "VS Code",
+        "{code}/Code/User/mcp.json",
+        "https://code.visualstudio.com/docs/copilot/reference/mcp-configuration; the folders:"
+        " https://github.com/microsoft/vscode/blob/main/src/vs/platform/environment/node/userDataPath.ts; the link:"
+        " https://code.visualstudio.com/docs/copilot/guides/mcp-developer-guide",
+        project=".vscode/mcp.json",
+        # Insiders and builds of the source, VSCodium, and the profiles, which do not see the servers of the default one.
+        others=(
+            ("{code}/Code - */User", "mcp.json"),
+            ("{code}/VSCodium/User", "mcp.json"),
+            ("{code}/Code*/User/profiles/*", "mcp.json"),
+            ("{code}/VSCodium/User/profiles/*", "mcp.json"),
+        ),
+        link="vscode:mcp/install?{named}",
+        expands=BRACED,
+        key="servers",
+        format=JSON_OF_VS_CODE,
+        extra={"type": "stdio"},
+    ),
+    Client(
+        "windsurf",
+        "Windsurf",
+        "{home}/.codeium/windsurf/mcp_config.json",
+        "https://docs.devin.ai/desktop/cascade/mcp",
+        expands=BRACED,
+    ),
+    Client(
+        "codex",
+        "Codex",
+        "{codex}/config.toml",
+        "https://developers.openai.com/codex/mcp; the fields:"
+        " https://github.com/openai/codex/blob/main/codex-rs/core/config.schema.json",
+        project=".codex/config.toml",
+        key="mcp_servers",
+        format=TOML,
+    ),
+    Client(
+        "gemini",
+        "Gemini CLI",
+        "{gemini}/.gemini/settings.json",
+        "https://github.com/google-gemini/gemini-cli/blob/main/docs/tools/mcp-server.md; GEMINI_CLI_HOME:"
+        " https://github.com/google-gemini/gemini-cli/issues/23622",
+        project=".gemini/settings.json",
+        expands=r"\$\{|\$\w",
+        format=COMMENTED_JSON,
+    ),
+    Client(
+        "anythingllm",
+        "AnythingLLM",
+        "{storage}/plugins/anythingllm_mcp_servers.json",
+        "https://docs.anythingllm.com/mcp-compatibility/overview; the file:"
+        " https://github.com/Mintplex-Labs/anything-llm/blob/master/server/utils/MCP/hypervisor/index.js",
+        signs=("{storage}",),
+    ),
+)
+
+
+def this_system() -> System:
+    """The system that this program runs on, as the table of clients knows it."""
+    return "windows" if os.name == "nt" else "macos" if sys.platform == "darwin" else "linux"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where files of clients are looked for: the system, the environment, and the folder of the project."""
+
+    system: System
+    environ: Mapping[str, str]
+    project: Path
+
+    @functools.cached_property
+    def folders(self) -> dict[str, str]:
+        """The folders that places of clients begin with, by the name that they have there."""
+        environ = self.environ
+        home = environ.get("USERPROFILE" if self.system == "windows" else "HOME") or str(home_folder())
+        apps = {
+            "linux": environ.get("XDG_CONFIG_HOME") or f"{home}/.config",
+            "macos": f"{home}/Library/Application Support",
+            "windows": environ.get("APPDATA") or f"{home}/AppData/Roaming",
+        }[self.system]
+        return {
+            "home": home,
+            "apps": apps,
+            "local": environ.get("LOCALAPPDATA") or f"{home}/AppData/Local",
+            "code": environ.get("VSCODE_APPDATA") or apps,
+            "claude": environ.get("CLAUDE_CONFIG_DIR") or home,
+            "codex": environ.get("CODEX_HOME") or f"{home}/.codex",
+            "gemini": environ.get("GEMINI_CLI_HOME") or home,
+            "storage": environ.get("STORAGE_DIR") or f"{apps}/anythingllm-desktop/storage",
+        }
+
+    def path(self, place: str) -> Path:
+        """A place of the table as a path of this machine."""
+        return Path(place.format(**self.folders))
+
+
+def _other_paths(client: Client, machine: Machine) -> list[Path]:
+    """The files in the further folders that are there: those of packages, editions and profiles."""
+    found: list[Path] = []
+    for place, name in client.others:
+        start, _, pattern = place.partition("/")
+        if start != "{local}" or machine.system == "windows":
+            found += [folder / name for folder in sorted(machine.path(start).glob(pattern)) if folder.is_dir()]
+    return found
+
+
+def client_paths(client: Client, machine: Machine, scope: FileScope) -> list[Path]:
+    """The files that the client reads: one for each way in which it is installed, or the usual one; [] for none."""
+    if scope == "project":
+        return [machine.project / client.project] if client.project else []
+    usual, others = machine.path(client.user), _other_paths(client, machine)
+    return [usual, *others] if usual.parent.is_dir() or not others else others
+
+
+def is_installed(client: Client, machine: Machine) -> bool:
+    """Whether the client has been used on this machine."""
+    signs = [machine.path(sign) for sign in client.signs] or [machine.path(client.user).parent]
+    return any(sign.exists() for sign in signs) or bool(_other_paths(client, machine))
+
+
+def account_home() -> str:
+    """The home folder of this account where no variable names another one; "" where none is recorded, as on Windows."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except (ImportError, KeyError):
+        return ""
+
+
+def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+    """What a client's file sets for the server: what is in this environment, is not stored, and is no secret."""
+    found = {
+        setting.name: clean_surrogates(environ.get(setting.name, "")).strip()
+        for setting in SETTINGS
+        if not setting.secret
+    }
+    variables = {
+        name: value
+        for name, value in found.items()
+        if value and stored.get(name) != value and without_password(value) == value
+    }
+    stores = plain_variables(found["LANCEDB_PATH"] or stored.get("LANCEDB_PATH", ""), environ)
+    variables |= {name: value for name, value in stores.items() if without_password(value) == value}
+    # Some clients start servers with a bare environment: what is stored or unpacked must be found without these, too.
+    own, config = account_home(), environ.get("XDG_CONFIG_HOME")
+    home = environ.get("HOME") or own
+    if os.name != "nt" and Path(home) != Path(own):
+        variables["HOME"] = home
+    if config and Path(config) != Path(home) / ".config":
+        variables["XDG_CONFIG_HOME"] = config
+    return variables | start_environment(environ)
+
+
+# --- changing a client's file
+
+
+BACKUP_SUFFIX = ".lancelot-backup"
+BOM = "\ufeff"
+
+
+@dataclass(frozen=True)
+class FileEdit:
+    """What is to become of a file and of its backup: the bytes before and after, None where there is no file."""
+
+    path: Path
+    before: bytes | None
+    after: bytes | None
+    backup: bytes | None
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything is to be written."""
+        return self.before != self.after
+
+
+def backup_of(path: Path) -> Path:
+    """Where the content that a client's file had before is kept."""
+    return path.with_name(path.name + BACKUP_SUFFIX)
+
+
+def _read_bytes(path: Path) -> bytes | None:
+    if path.exists() and not path.is_file():
+        message = f"{path.name} is not a file"  # a pipe would be waited for
+        raise ValueError(message)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _left_alone(path: Path, error: Exception) -> LancelotError:
+    reason = "it is not UTF-8" if isinstance(error, UnicodeError) else reason_of(error)
+    return LancelotError(f"{path} was left as it is: {reason}.", "Mend that, and run `init` again.")
+
+
+def _split_bom(content: bytes | None) -> tuple[str, str]:
+    text = (content or b"").decode()
+    return (BOM, text[1:]) if text.startswith(BOM) else ("", text)
+
+
+def _put_entry(client: Client, content: bytes | None, entry: Mapping[str, Any]) -> bytes:
+    bom, text = _split_bom(content)
+    return (bom + client.format.put(text, client.keys, entry)).encode()
+
+
+def entry_in(client: Client, content: bytes | None) -> dict[str, Any] | None:
+    """Our entry in a file; ValueError where the file cannot be read or has something else in its place."""
+    entry = client.format.entry(_split_bom(content)[1], client.keys)
+    if entry is not None and not isinstance(entry, dict):
+        raise ValueError(f'"{PROGRAM}" in it is no entry of a server')
+    return entry
+
+
+def _rest_of(client: Client, content: bytes | None) -> str:
+    """All that a file holds but our entry, for a comparison."""
+    data = client.format.data(_split_bom(content)[1]) or {}
+    servers = {name: value for name, value in (data.get(client.key) or {}).items() if name != PROGRAM}
+    return repr([(name, value) for name, value in data.items() if name != client.key]) + repr(servers)
+
+
+def _leads_to(client: Client, backup: bytes | None, current: bytes, entry: Mapping[str, Any]) -> bool:
+    """Whether a file is what was there before with our entry put into it, and nothing else changed since."""
+    try:
+        return entry_in(client, backup) is None and _put_entry(client, backup, entry) == current
+    except ValueError:
+        return False
+
+
+_HTTP_FIELDS = ("url", "serverUrl", "httpUrl", "headers", "http_headers", "env_http_headers", "tcp", "transport")
+_AUTH_FIELDS = ("bearer_token_env_var", "oauth", "oauth_resource", "scopes")
+_TRANSPORT_FIELDS = ("type", "command", "args", "env", *_HTTP_FIELDS, *_AUTH_FIELDS)
+"""What an entry says of how a server is reached. Codex refuses a file in which one is both started and has headers."""
+
+
+def _merged_entry(new: Mapping[str, Any], old: Mapping[str, Any], stored: Iterable[str]) -> dict[str, Any]:
+    """The new entry with what a person added to the old one, but for variables that would hide what is stored now."""
+    known = old.get("env")
+    ours = {"HOME", "XDG_CONFIG_HOME", *stored}  # where the settings were, and what they hold now
+    kept = {name: value for name, value in known.items() if name not in ours} if isinstance(known, dict) else {}
+    variables = kept | new.get("env", {})
+    others = {name: value for name, value in old.items() if name not in _TRANSPORT_FIELDS}
+    return {**others, **new} | ({"env": variables} if variables else {})
+
+
+def _checked(client: Client, edit: FileEdit, entry: Mapping[str, Any] | None) -> FileEdit:
+    """The edit, read again: it must hold the entry that is meant, and all else as before."""
+    if entry_in(client, edit.after) != entry or _rest_of(client, edit.before) != _rest_of(client, edit.after):
+        raise ValueError("it is written in a way that an edit would break")
+    return edit
+
+
+def plan_entry(client: Client, path: Path, new: Mapping[str, Any], *, stored: Iterable[str] = ()) -> FileEdit:
+    """How the client's file gets this entry; LancelotError where it cannot be edited. Nothing is written.
+
+    `stored` names the variables that the settings or the credential store hold from now on.
+    """
+    real = Path(os.path.realpath(path))
+    try:
+        before, backup = _read_bytes(real), _read_bytes(backup_of(real))
+        old = entry_in(client, before)
+        entry = _merged_entry(new, old or {}, stored)
+        if old == entry:
+            return FileEdit(real, before, before, backup)
+        if before is None or old is None or not _leads_to(client, backup, before, old):
+            backup = before
+        return _checked(client, FileEdit(real, before, _put_entry(client, before, entry), backup), entry)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _left_alone(path, error) from error
+
+
+def plan_removal(client: Client, path: Path) -> FileEdit:
+    """How the client's file loses our entry: as it was before where nothing else changed since. Nothing is written."""
+    real = Path(os.path.realpath(path))
+    try:
+        before, backup = _read_bytes(real), _read_bytes(backup_of(real))
+        entry = entry_in(client, before)
+        if before is None or entry is None:
+            return FileEdit(real, before, before, backup)
+        if _leads_to(client, backup, before, entry):
+            return FileEdit(real, before, backup, None)
+        bom, text = _split_bom(before)
+        after = (bom + client.format.drop(text, client.keys)).encode()
+        return _checked(client, FileEdit(real, before, after, before), None)
+    except (OSError, ValueError, RecursionError) as error:
+        raise _left_alone(path, error) from error
+
+
+def _write_or_remove(path: Path, content: bytes | None, like: os.stat_result | None) -> None:
+    if content is None:
+        remove_file(path)
+    elif content != _read_bytes(path):
+        write_private(path, content, like=like)
+
+
+def apply_edit(edit: FileEdit) -> None:
+    """Writes the file and its backup; LancelotError where that fails or the file changed in the meantime."""
+    if not edit.changes:
+        return
+    try:
+        if _read_bytes(edit.path) != edit.before:
+            raise LancelotError(f"{edit.path} changed in the meantime and was left as it is.", "Run `init` again.")
+        like = edit.path.stat() if edit.before is not None else None
+        if like and not os.access(edit.path, os.W_OK):
+            raise _left_alone(edit.path, PermissionError(errno.EACCES, "it is write-protected"))
+        if edit.backup is not None:
+            _write_or_remove(backup_of(edit.path), edit.backup, like)
+        _write_or_remove(edit.path, edit.after, like)
+        if edit.backup is None:
+            remove_file(backup_of(edit.path))
+    except OSError as error:
+        raise _left_alone(edit.path, error) from error
+
+
+_SECRET_VALUE = re.compile(
+    r'("[^"]*(?:key|token|secret|passw|auth|credential)[^"]*": )"(?:\\.|[^"\\])*"', re.IGNORECASE
+)
+
+
+def edit_diff(client: Client, edit: FileEdit) -> str:
+    """How our entry changes, in JSON as a unified diff, without the values of what reads like a secret.
+
+    Nothing else of the file is shown: it changes in nothing else, and the other servers' entries may hold secrets.
+    """
+    entries = (entry_in(client, content) for content in (edit.before, edit.after))
+    before, after = (
+        json.dumps({PROGRAM: entry}, indent=2, ensure_ascii=False).splitlines() if entry else [] for entry in entries
+    )
+    lines = difflib.unified_diff(before, after, str(edit.path), str(edit.path), n=len(before), lineterm="")
+    return _SECRET_VALUE.sub(r'\1"…"', "\n".join(lines))
+
+
+# ======================================================================================================================
+# Doctor
+# ======================================================================================================================
+# What the status has no time for: the keychain, an embedding, the chat model and a server started as a client does it.
+# Each check is a line; `examine` bounds and cleans these as it does those of the status.
+
+
+# --- checks that ask a server, or may wait for a person
+
+
+LIVE_SECONDS = 60.0
+
+
+def _wrong_lengths(length: int, layouts: Iterable[TableLayout]) -> list[Check]:
+    lines: list[Check] = []
+    for layout in layouts:
+        held = sorted(set(layout.vectors.values()))
+        if held and length not in held:
+            sizes = listed(map(str, held))
+            told = f"The vectors of {layout.table} have length {sizes}, not {length}: {models_of_length(held[0])}."
+            lines.append(Check("embeddings", "warning", told, "Set EMBEDDING_MODEL to the model that made the table."))
+    return lines
+
+
+def _embedding_remedy(told: str, status: Status) -> str:
+    if "API key" in told and status.key.place == "environment":
+        return "Set OPENAI_API_KEY to another key."
+    if "API key" in told:
+        return "Store another key with `lancelot init`."
+    if "rate limit" in told:
+        return "Wait a while, or see to the key's quota."
+    if "did not answer within" in told:
+        return "Try again, since a model may have to be loaded first, or raise LANCELOT_EMBEDDING_TIMEOUT."
+    return "Check OPENAI_BASE_URL and EMBEDDING_MODEL."
+
+
+def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Check]:
+    """Embeds one word for real with a model, and compares the vector's length with those of the tables that need it."""
+    host = host_of(status.settings.endpoint)
+    try:
+        length = len(embedder.embed([PLAIN_TEXT], model=model)[0])
+    except LancelotError as error:
+        refused = "refused the API key" in str(error) or "cannot be given this API key" in str(error)
+        return [Check("embeddings", "failed", str(error), _embedding_remedy(str(error), status), refused=refused)]
+    tables = [layout for layout in status.tables if (layout.model or embedder.model) == model]
+    return [Check("embeddings", "ok", f"{host} embeds with {model}: length {length}."), *_wrong_lengths(length, tables)]
+
+
+def check_embeddings(status: Status) -> list[Check]:
+    """Embeds one word for real with each model that the tables need: the one that they name, else that of the settings."""
+    settings = status.settings
+    if "OPENAI_BASE_URL" in settings.refused:
+        return [Check("embeddings", "failed", status.why_no_embeddings, "Correct OPENAI_BASE_URL, or unset it.")]
+    if not status.embeddings:
+        told = "No key and no endpoint: searches are by words, and nothing leaves this machine."
+        return [Check("embeddings", "ok", told)]
+    embedder = Embedder(settings, key=lambda _: status.key)
+    used = dict.fromkeys(layout.model or settings.embedding_model for layout in status.tables if layout.vectors)
+    lines = (_embedding_lines(embedder, model, status) for model in used or [settings.embedding_model])
+    return list(itertools.chain.from_iterable(lines))
+
+
+def check_chat(status: Status) -> list[Check]:
+    """Asks the chat model for one word, where one is set."""
+    settings = status.settings
+    if not settings.chat_model and "LANCELOT_CHAT_BASE_URL" not in settings.refused:
+        return [Check("chat model", "ok", "None is set, so lancedb_ask is not offered.")]
+    try:
+        ChatModel(settings).reply("Reply with one word.", "Are you there?")
+    except LancelotError as error:
+        return [Check("chat model", "failed", error.cause, error.remedy)]
+    return [Check("chat model", "ok", f"{host_of(settings.chat_endpoint)} answers with {settings.chat_model}.")]
+
+
+def check_keychain(status: Status) -> list[Check]:
+    """Whether the system keychain answers, where the search for a key did not come that far."""
+    if status.key.place != "environment":
+        return []
+    try:
+        keychain_read(key_name(status.settings.endpoint))
+    except LancelotError as error:
+        if is_unread(error.cause):
+            return [Check("keychain", "warning", error.cause, error.remedy or "Unlock it, or keep the key elsewhere.")]
+        return [Check("keychain", "ok", f"{error.cause} `lancelot init` keeps a key in an encrypted file instead.")]
+    return [Check("keychain", "ok", "The system keychain answers.")]
+
+
+LIVE_CHECKS = (
+    Examination("keychain", check_keychain),
+    Examination("embeddings", check_embeddings, seconds=LIVE_SECONDS),
+    Examination("chat model", check_chat, seconds=MAX_SECONDS + 5),  # its own limit is what the person set
+)
+"""What `doctor` alone looks at, after all that the status does."""
+
+
+# --- doctor
+
+
+SERVER_SECONDS = STATUS_SECONDS + 15
+"""What the session with the server may take: its status waits for a folder that does not answer."""
+
+ENDING_SECONDS = 10.0
+"""What the client may take, beyond its time, to end a server that does not answer."""
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The error itself, or the first one within groups of errors, whose own text says nothing."""
+    within = getattr(error, "exceptions", None)
+    return _innermost(within[0]) if within else error
+
+
+async def _ask_server(
+    command: Sequence[str], environ: Mapping[str, str], log: TextIO, cwd: str | None
+) -> tuple[int, str]:
+    """Starts a server as a client does; returns how many tools it has, and what its status says of a folder or table at fault."""
+    import anyio
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    program, *arguments = command
+    server = StdioServerParameters(command=program, args=arguments, env=dict(environ), cwd=cwd)
+    with anyio.fail_after(SERVER_SECONDS):
+        async with Client(stdio_client(server, errlog=log)) as client:
+            tools = (await client.list_tools()).tools
+            result = await client.call_tool("lancedb_status", {})
+    if result.is_error:
+        raise LancelotError("The server's lancedb_status failed.", "Its log says more.")
+    status = json.loads(cast("Any", result.content[0]).text)
+    return len(tools), status.get("problem") or status.get("defaultTableProblem") or ""
+
+
+def _server_environment(session: Session) -> dict[str, str]:
+    """The environment of this command with the options of its command line, and a log of errors alone."""
+    options = {"LANCEDB_PATH": session.arguments.path, "LANCEDB_TABLE": session.arguments.table}
+    given = {name: value for name, value in options.items() if value}
+    return {**session.environ, **given, "LANCELOT_LOG_LEVEL": "error"}
+
+
+def check_server(session: Session, *, cwd: str | None = None) -> list[Check]:
+    """A round trip through a server: this very program, started and asked by an MCP client, and how long it took.
+
+    A second line tells of a folder or a table that this server cannot read.
+    """
+    import anyio
+
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        try:
+            tools, problem = anyio.run(_ask_server, session.command, _server_environment(session), log, cwd)
+        except Exception as error:  # noqa: BLE001 - whatever keeps a server from answering is the finding
+            log.seek(0)
+            last = one_line((log.read().strip().splitlines() or [""])[-1])
+            cause = _innermost(error)
+            why = last or ("no answer in time" if isinstance(cause, TimeoutError) else reason_of(cause))
+            told = f"The server did not answer within {time.monotonic() - started:.1f} s: {why}."
+            return [Check("server", "failed", told, f"Run by hand: {' '.join(session.command)}")]
+    told = f"initialize, tools/list ({plural(tools, 'tool')}) and lancedb_status: {time.monotonic() - started:.1f} s."
+    folder = (
+        [Check("folder", "failed", f"The server answers, but there is nothing that it can search: {problem}")]
+        if problem
+        else []
+    )
+    return [Check("server", "ok", told), *folder]
+
+
+def command_doctor(session: Session) -> int:
+    """`doctor`: every check, a line each as it comes; exit code 1 where one failed."""
+    as_json = session.arguments.json
+    # Whether the folder can be read was looked at already, in the same environment.
+    server = Examination("server", lambda _status: check_server(session)[:1], SERVER_SECONDS + ENDING_SECONDS)
+    checks: list[Check] = []
+    for check in examine(read_status(Searcher(session.settings)), (*CHECKS, *LIVE_CHECKS, server)):
+        checks.append(check)
+        if not as_json:
+            say(check_lines(check))
+    if as_json:
+        say_json(compact_json({"lancelot": __version__, "health": [check_object(check) for check in checks]}))
+    else:
+        say(f"\n{verdict(checks)}")
+    return 1 if any(check.status == "failed" for check in checks) else 0
+
+
+# ======================================================================================================================
+# Init
+# ======================================================================================================================
+# `init` looks at the machine, asks for what it cannot find, tries the answers, and only then stores them. A key is never
+# taken from the command line nor shown. What starts from a client's file is tried once, as the client will start it.
+
+
+def _is_interactive(session: Session) -> bool:
+    options = session.arguments
+    return sys.stdin.isatty() and not options.yes and not options.api_key_stdin
+
+
+def _input_ended() -> LancelotError:
+    return LancelotError("The input ended before every question was answered.", "Nothing was stored.")
+
+
+def _ask(question: str, suggested: str) -> str:
+    suffix = f" [{shown_path(suggested)}]" if suggested else ""
+    say(f"{question}{suffix}: ", to=sys.stderr, end="")
+    answer = sys.stdin.readline()
+    if not answer:
+        raise _input_ended()
+    return answer.strip() or suggested
+
+
+def _checked_answer(what: str, text: str, parse: Callable[[str], str]) -> str:
+    try:
+        return parse(text.strip()) if text.strip() else ""
+    except ValueError as error:
+        # Not shown: where a key is asked for next, a key is what may stand here.
+        raise LancelotError(f"The {what} is not {error}.", "Run `init` again and give one that is.") from error
+
+
+def _no_server(stored: str) -> str:
+    return "blank to keep it, - for OpenAI or none" if stored else "blank for OpenAI or none"
+
+
+def _this_machine(session: Session) -> Machine:
+    return Machine(this_system(), session.environ, Path.cwd())
+
+
+def _is_found(client: Client, machine: Machine, scope: FileScope) -> bool:
+    """Whether the client has files of this scope, and has been used here: on this machine or in this project."""
+    paths = client_paths(client, machine, scope)
+    return bool(paths) and (is_installed(client, machine) or (scope == "project" and paths[0].exists()))
+
+
+def _named_clients(session: Session) -> list[Client]:
+    """The clients of `--client`; with `all` those that are found on this machine and have files of this scope."""
+    if not session.arguments.client:
+        raise LancelotError(
+            "--scope, --remove and --dry-run are about the files of clients.", "Say which: --client NAME."
+        )
+    machine, scope = _this_machine(session), session.arguments.scope
+    chosen = [client for client in CLIENTS if client.name in session.arguments.client]
+    if missing := [client.name for client in chosen if not client_paths(client, machine, scope)]:
+        able = listed(client.name for client in CLIENTS if client.project)
+        raise LancelotError(
+            f"{listed(missing)} has no file of a project.", f"Leave --scope out; these have one: {able}."
+        )
+    if "all" in session.arguments.client:
+        chosen = [client for client in CLIENTS if client in chosen or _is_found(client, machine, scope)]
+    if not chosen:
+        raise LancelotError(
+            "No client was found on this machine.",
+            f"Name one: {listed(one.name for one in CLIENTS)}; or leave --client out, for lines to give to another.",
+        )
+    return chosen
+
+
+def _project_path(session: Session) -> str:
+    """The folder that an entry of this project names, or "". An address is not taken from a file that others may write."""
+    for client in _named_clients(session) if session.arguments.scope == "project" else ():
+        for path in client_paths(client, _this_machine(session), "project"):
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                variables = (entry_in(client, _read_bytes(path)) or {}).get("env")
+                folder = variables.get("LANCEDB_PATH") if isinstance(variables, dict) else None
+                if isinstance(folder, str) and folder.strip() and not is_address(folder):
+                    return folder
+    return ""
+
+
+def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
+    """The answers to store, by variable name; "" takes a stored one out."""
+    options, settings = session.arguments, session.settings
+    found = anythingllm_folder(session.environ)
+    if found and not options.path:
+        say(f"AnythingLLM's folder was found: {found}")
+    suggested = settings.path or (str(found) if found else "")
+    if settings.origins["LANCEDB_PATH"] != "environment":
+        suggested = _project_path(session) or suggested
+    answer = _ask("LanceDB folder", suggested) if interactive and not options.path else suggested
+    path = _checked_answer("folder", answer, read_path)
+    base_url = options.base_url
+    if base_url is None:
+        shown = settings.base_url or ""
+        base_url = _ask(f"OpenAI-compatible server ({_no_server(shown)})", shown) if interactive else shown
+        base_url = "" if base_url == "-" else base_url
+    return {
+        "LANCEDB_PATH": str(Path(path).absolute()) if path and not is_address(path) else path,
+        "OPENAI_BASE_URL": _checked_answer("server address", base_url, read_base_url),
+        "EMBEDDING_MODEL": options.model or (settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""),
+    }
+
+
+def _ask_key(session: Session, *, interactive: bool) -> str:
+    """The key to store, unseen while it is typed; "" for none."""
+    if session.arguments.api_key_stdin and not sys.stdin.isatty():
+        key = clean_surrogates(sys.stdin.readline()).strip()
+        if not key:
+            raise LancelotError("No key came on standard input.", "Give it there, or leave --api-key-stdin out.")
+        return key
+    if not interactive and not session.arguments.api_key_stdin:
+        return ""
+    try:
+        return getpass.getpass("API key, not shown (blank to keep what is stored, or for none): ", sys.stderr).strip()
+    except EOFError as error:
+        raise _input_ended() from error
+
+
+def _trial_settings(session: Session, values: Mapping[str, str], key: str) -> Settings:
+    """The settings as a server would have them after these answers are stored."""
+    environ = {name: value for name, value in session.environ.items() if name not in values}
+    given = {"OPENAI_API_KEY": key} if key else {}
+    return load_settings(environ | given, session.settings.config_dir, answers=values)
+
+
+def _report_folder(settings: Settings, *, must_work: bool) -> None:
+    """Says which tables a folder holds; LancelotError where it cannot be searched."""
+    status = Searcher(settings, embedder=Embedder(settings, key=lambda _: KeyLookup(None))).status()
+    if status.problem and must_work:
+        raise LancelotError(status.problem, "Nothing was stored.")
+    say(f"Folder {shown_path(settings.path or '')}: {plural(len(status.tables), 'table')}")
+    for layout in status.tables:
+        kind = "text and vectors" if layout.text and layout.vectors else "text" if layout.text else "vectors only"
+        say(f"  {layout.table}: {plural(layout.rows, 'row')}, {kind}")
+    for name, error in status.unreadable.items():
+        say(f"  {name}: {error.cause}")
+    if not status.tables and not status.unreadable:
+        say("warning: there is nothing to search in it yet; a LanceDB folder holds folders that end in .lance.")
+
+
+def _store_answers(session: Session, settings: Settings, values: Mapping[str, str], key: str) -> None:
+    """Stores the key, and the rest but for what belongs to a project, whose entry holds it."""
+    interactive = _is_interactive(session)
+    try:
+        plain = {name: value if without_password(value) == value else "" for name, value in values.items()}
+        if session.arguments.scope == "user":
+            say(f"Stored: {store_settings(settings.config_dir, plain)}")
+        for name in (name for name, value in values.items() if value != plain[name]):
+            say(f"{name} holds a password, so it was used and not stored: a client that starts the server must set it.")
+        host = key_name(settings.endpoint)
+        if key:
+            # A keychain cannot list what it holds, and `--forget` is to find every key.
+            hosts = {host, *read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()}
+            store_settings(settings.config_dir, {KEY_HOSTS: " ".join(sorted(hosts))})
+            place, why = save_key(settings, host, key, interactive=interactive)
+            say(f"The key for {host} was stored in the {place}.{f' {why}' if why else ''}")
+        elif settings.api_key:
+            say("The key in OPENAI_API_KEY was used and not stored: a client that starts the server must set it too.")
+    except OSError as error:
+        where = f"in {settings.config_dir} ({reason_of(error)})"
+        if NO_HOME in settings.config_dir.parents:
+            where = "on an account without a home folder"
+        raise LancelotError(
+            f"The settings cannot be stored {where}.",
+            "Set LANCEDB_PATH and OPENAI_API_KEY in the client's configuration instead.",
+        ) from error
+
+
+def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, str]:
+    """What a client must set for the server, once these answers are stored."""
+    known = read_stored(session.settings.config_dir)[0]
+    # A name that was just asked for is stored or was taken out: this environment does not come before that.
+    environ = {name: value for name, value in session.environ.items() if name not in values}
+    if session.arguments.scope == "user":
+        return client_variables(environ, known | dict(values))
+    # All of it, since what the account has stored may become another project's; OpenAI is named where it has a server.
+    own = {"OPENAI_BASE_URL": OPENAI_URL} if "OPENAI_BASE_URL" in known else {}
+    return client_variables(environ | own | {name: value for name, value in values.items() if value}, {})
+
+
+def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
+    """Says which secrets of an address's store the client's server will not have, and where to put them."""
+    path = values.get("LANCEDB_PATH") or session.settings.path or ""
+    if names := secret_variables(path, session.environ):
+        file = STORES[scheme_of(path)].file
+        or_file = f", or keep them in the store's own file, {file}" if file else ""
+        say(f"\nIn this environment alone: {listed(names)}. Set them in the client's own environment{or_file}.")
+
+
+def _print_client_entries(command: Sequence[str], variables: Mapping[str, str]) -> None:
+    say(f"\nFor clients with an mcpServers file:\n\n{client_entry(command, variables)}")
+    say(f"\nFor Claude Code:\n\n{claude_command(command, variables)}")
+    for client in CLIENTS:
+        if client.link:
+            say(f"\nFor {client.title}, to be opened in a browser:\n\n{client.install_link(command, variables)}")
+    say("\nOr let `init --client NAME` write it into the file of your client.")
+
+
+def _say_edit(client: Client, edit: FileEdit, *, dry_run: bool) -> None:
+    if not edit.changes:
+        say(f"{client.title}: nothing to change in {edit.path}")
+    elif dry_run:
+        say(edit_diff(client, edit))
+    else:
+        apply_edit(edit)
+        kept = f"; what was there before is in {backup_of(edit.path).name} beside it" if edit.backup is not None else ""
+        say(f"{client.title}: {'removed' if edit.after is None else 'written'}: {edit.path}{kept}")
+
+
+def _edit_file(session: Session, client: Client, path: Path, plan: Callable[[Client, Path], FileEdit]) -> bool:
+    """Edits one file, or shows how; False where it had to be left alone, which is said."""
+    try:
+        _say_edit(client, plan(client, path), dry_run=session.arguments.dry_run)
+    except LancelotError as error:
+        say(f"{PROGRAM}: {client.title}: {error}", to=sys.stderr)
+        return False
+    return True
+
+
+def _edit_clients(session: Session, plan: Callable[[Client, Path], FileEdit]) -> tuple[list[tuple[Client, Path]], int]:
+    """Edits the file or files of each client named; returns those edited, and 1 where one had to be left alone."""
+    machine, scope = _this_machine(session), session.arguments.scope
+    files = [(client, path) for client in _named_clients(session) for path in client_paths(client, machine, scope)]
+    done = [(client, path) for client, path in files if _edit_file(session, client, path, plan)]
+    return done, int(len(done) < len(files))
+
+
+def _written_starts(files: Iterable[tuple[Client, Path]]) -> list[Session]:
+    """What the clients will start, read back from their files: each command and environment once."""
+    starts: list[Session] = []
+    for client, path in files:
+        entry = entry_in(client, path.read_bytes()) or {}
+        command = [entry["command"], *entry["args"]]
+        variables = {name: str(value) for name, value in entry.get("env", {}).items() if value is not None}
+        start = Session(argparse.Namespace(path=None, table=None), variables, command)
+        if (start.environ, start.command) not in [(other.environ, other.command) for other in starts]:
+            starts.append(start)
+    return starts
+
+
+def _say_kept(client: Client, path: Path, entry: Mapping[str, Any]) -> None:
+    """Names what stays in an entry that was there before, since it may keep the server from what `init` set up."""
+    found = entry_in(client, path.read_bytes()) or {}
+    variables = entry.get("env", {})
+    kept = [name for name in found if name not in entry and name != "env"]
+    kept += [name for name in found.get("env", {}) if name not in variables]
+    if kept:
+        say(f"{client.title}: its entry keeps {listed(kept)} as before: take out what should not hold any more.")
+
+
+def _may_start(session: Session, start: Session, variables: Mapping[str, str]) -> bool:
+    """Whether the server is to be started with variables that others may have put into a project's file: a person decides."""
+    others = ", ".join(sorted(name for name in start.environ if name not in variables))
+    if session.arguments.scope != "project" or not others:
+        return True
+    if sys.stdin.isatty() and not session.arguments.yes:
+        return agrees(f"The project's file sets {others} for the server. Start it with that?")
+    say(f"warning: The server was not started, since the project's file sets {others} for it.")
+    say("Take that out of the file, or run `init` at a terminal without --yes to start it all the same.")
+    return False
+
+
+def _try_start(start: Session) -> bool:
+    """Starts the server as a client will, from the root folder, and says how that went."""
+    check = check_server(start, cwd=Path(start.command[0]).anchor)[-1]
+    if check.status == "ok":
+        say(f"ok:      {check.message}")
+        return True
+    say(f"warning: {check.message} {check.remedy}".rstrip())
+    say("The files stay as they are now: mend this and run `init` again, or take the server out with --remove.")
+    return False
+
+
+def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int:
+    """Puts the server into the files of the clients named, and starts it once by each command that stands there."""
+    variables = _entry_variables(session, values)
+    stored = {name for name in values if values[name]} | ({"OPENAI_API_KEY"} if key else set())
+    done, code = _edit_clients(
+        session,
+        lambda client, path: plan_entry(client, path, client.checked_entry(session.command, variables), stored=stored),
+    )
+    _say_store_secrets(session, values)
+    if session.arguments.dry_run:
+        return code
+    for client, path in done:
+        _say_kept(client, path, client.entry(session.command, variables))
+    started = [_may_start(session, start, variables) and _try_start(start) for start in _written_starts(done)]
+    if "all" in session.arguments.client:
+        say(f"\nFor any other client with an mcpServers file:\n\n{client_entry(session.command, variables)}")
+    return code if all(started) else 1
+
+
+def _show_stored(session: Session) -> int:
+    settings = session.settings
+    secret = {setting.name for setting in SETTINGS if setting.secret}
+    say(f"Settings file: {settings_file(settings.config_dir)}")
+    for name, value in read_stored(settings.config_dir)[0].items():
+        say(f"  {name} = {'not shown' if name in secret else shown_path(one_line(value))}")
+    lookup = Embedder(settings).lookup
+    say(f"Key for {host_of(settings.endpoint)}: {f'from the {lookup.place}' if lookup.place else 'none'}")
+    for line in (*settings.problems, *lookup.reasons):
+        say(f"  {line}")
+    return 0
+
+
+def _forget_stored(session: Session) -> int:
+    settings = session.settings
+    urls = (OPENAI_URL, settings.endpoint, load_settings({}, settings.config_dir).endpoint)
+    noted = read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()
+    hosts = {*map(key_name, urls), *map(host_of, urls), *stored_hosts(settings.config_dir), *noted}
+    keys, reasons = forget_keys(settings, sorted(hosts), interactive=sys.stdin.isatty())
+    removed = [*keys, *filter(None, [remove_file(settings_file(settings.config_dir))])]
+    for line in (*(f"Removed: {thing}" for thing in removed), *reasons):
+        say(line)
+    if not removed:
+        say("Nothing was found to remove.")
+    return 0
+
+
+def _edit_without_asking(session: Session) -> int:
+    """`--remove` and `--dry-run`: nothing is stored, and the files of clients alone are looked at."""
+    if session.arguments.remove:
+        return _edit_clients(session, plan_removal)[1]
+    return _write_clients(session, _ask_settings(session, interactive=False), "")
+
+
+def _report_machine(session: Session) -> int:
+    """Says how this machine is; 1 where a check failed, LancelotError where nothing would work on it."""
+    checks = list(examine(unread_status(session.settings), MACHINE_CHECKS))
+    for check in checks:
+        say(check_lines(check))
+    if any(check.name == "processor" and check.status == "failed" for check in checks):
+        raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
+    return int(any(check.status == "failed" for check in checks))
+
+
+def command_init(session: Session) -> int:
+    """`init`: looks at the machine, asks for folder and key, tries, stores, and says how to name the server in a client."""
+    options = session.arguments
+    if options.show:
+        return _show_stored(session)
+    if options.forget:
+        return _forget_stored(session)
+    if options.remove or options.dry_run:
+        return _edit_without_asking(session)
+    if options.client or options.scope == "project":
+        _named_clients(session)  # what is wrong with the names is said before anything is asked
+    interactive = _is_interactive(session)
+    if not interactive and not (options.yes or options.path):
+        raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
+    failed = _report_machine(session)
+    values = _ask_settings(session, interactive=interactive)
+    if not values["LANCEDB_PATH"]:
+        raise LancelotError("No folder to search is known.", "Give it: `init --path FOLDER`.")
+    key = _ask_key(session, interactive=interactive)
+    trial = _trial_settings(session, values, key)
+    _report_folder(trial, must_work=True)
+    checks = check_embeddings(read_status(Searcher(trial)))
+    for check in checks:
+        say(f"{'ok:     ' if check.status == 'ok' else 'warning:'} {check.message}")
+    if key and any(check.refused for check in checks) and find_key(replace(trial, api_key=None)).key:
+        say("warning: The key that is stored already is kept, since the new one was not taken.")
+        key = ""
+    _store_answers(session, trial, values, key)
+    if options.client:
+        return _write_clients(session, values, key) or failed
+    _print_client_entries(session.command, _entry_variables(session, values))
+    _say_store_secrets(session, values)
+    return failed
+
+
+# ======================================================================================================================
+# Archive
+# ======================================================================================================================
+# The archive holds a record of its own files, by which it and the unpacked copy are compared; this then runs out of the
+# archive itself, since the copy may be the damage. Copies are listed and removed by the archive's starting code.
+
+
+# --- verify
+
+
+RECORD = "record.json"
+"""In the archive: the SHA-256 of every other file in it, by name."""
+SITE = "site-packages/"
+
+
+def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
+    """What in an archive is not as its record says."""
+    names = set(archive.namelist()) - {RECORD}
+    yield from (f"in the archive, {name} is not recorded" for name in sorted(names - record.keys()))
+    yield from (f"in the archive, {name} is missing" for name in sorted(record.keys() - names))
+    for name in sorted(names & record.keys()):
+        with archive.open(name) as file:
+            if file_sum(file) != record[name]:
+                yield f"in the archive, {name} differs"
+
+
+BYTECODE = ".pyc"
+
+
+def has_bytecode(record: Iterable[str]) -> bool:
+    """Whether an archive ships bytecode; one for a Python that was not there when it was made has none."""
+    return any(name.endswith(BYTECODE) for name in record)
+
+
+def unpacked_problems(folder: Path, archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
+    """What in the unpacked copy of an archive is not as the archive's record says.
+
+    A file is read only where it is as long as the one in the archive, so that no file of a copy can hold this up.
+    Bytecode is passed over where the archive has none: Python compiles such a copy as it runs.
+    """
+    expected = {name.removeprefix(SITE): name for name in record if name.startswith(SITE)}
+    missing, compiled = set(expected), has_bytecode(record)
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in sorted((*folders, *files))):
+            name = path.relative_to(folder).as_posix()
+            missing.discard(name)
+            found = path.lstat()
+            if stat.S_ISLNK(found.st_mode):
+                yield f"{path} is a link, and the archive has none"
+            elif name not in expected:
+                by_python = not compiled and path.parent.name == "__pycache__" and path.suffix == BYTECODE
+                if not by_python and not stat.S_ISDIR(found.st_mode):
+                    yield f"{path} was added"
+            elif not stat.S_ISREG(found.st_mode) or found.st_size != archive.getinfo(expected[name]).file_size:
+                yield f"{path} differs"
+            else:
+                with path.open("rb") as file:
+                    if file_sum(file) != record[expected[name]]:
+                        yield f"{path} differs"
+    yield from (f"{folder / name} is missing" for name in sorted(missing))
+
+
+UNPACKED: Path | None = None
+"""The packages of the unpacked copy, where this runs out of the archive itself; the archive's starting code sets it."""
+
+
+def command_verify(session: Session) -> int:
+    """`verify`: compares the archive and its unpacked copy with the record inside, file by file."""
+    program = Path(session.command[-1])
+    if not zipfile.is_zipfile(program):
+        raise LancelotError(
+            "This is not the archive, so there is no record to compare with.", "Run lancelot.pyz verify."
+        )
+    try:
+        with zipfile.ZipFile(program) as archive:
+            record: dict[str, str] = json.loads(archive.read(RECORD))
+            problems = [*archive_problems(archive, record)]
+            if UNPACKED and UNPACKED.exists():
+                problems += unpacked_problems(UNPACKED, archive, record)
+                if not has_bytecode(record):
+                    say(f"What Python compiled is not compared. Remove {UNPACKED.parent} to have it compiled anew.")
+            else:
+                say("It is not unpacked here, so the archive alone is compared.")
+        with program.open("rb") as file:
+            digest = file_sum(file)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise LancelotError(f"{program} is damaged ({reason_of(error)}).", "Get the archive anew.") from error
+    for problem in problems[:20]:
+        say(f"failed: {problem}")
+    say(f"{program}: {plural(len(record), 'file')}, {plural(len(problems), 'problem')}")
+    say(
+        f"SHA-256 {digest}: compare it with the line for this file in SHA256SUMS, from where the archive was published."
+    )
+    return 1 if problems else 0
+
+
+# --- cache
+
+
+def folder_size(folder: Path) -> int:
+    """The bytes of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def command_cache(session: Session) -> int:
+    """`cache`: the copies that archives of Lancelot unpacked, and their removal."""
+    # The code that started the archive knows its copies; where another did, there are none.
+    starting: Any = sys.modules["__main__"]
+    if not hasattr(starting, "remove_copy"):
+        raise LancelotError("This is not the archive, so nothing was unpacked.", "Run lancelot.pyz cache.")
+    own = Path(__file__).parent.parent
+    say(f"{own}: {folder_size(own) / 1e6:,.0f} MB, this one")
+    for copy in starting.copies(own):
+        size = f"{folder_size(copy) / 1e6:,.0f} MB"
+        state = "another version" if not session.arguments.clear else "kept, since it is in use or may not be removed"
+        if session.arguments.clear and starting.remove_copy(copy):
+            state = "removed"
+        say(f"{copy}: {size}, {state}")
+    if session.arguments.clear:
+        with contextlib.suppress(OSError):
+            starting.remove_leftovers(own)
+    return 0
+
+
+# ======================================================================================================================
+# Demo
+# ======================================================================================================================
+# The demonstration runs the program's own commands as a person and a client would: `index` as a child, then a server.
+# It looks for no key, reaches no network, and leaves no file.
+
+
+DEMO_TABLE = "documents"
+DEMO_QUERY = "encryption"
+"""The documentation has this word in other forms only, such as `encrypted`, which full-text search alone knows."""
+
+
+def documentation() -> str:
+    """The README, which stands beside the module, or in the metadata of the package that the module came with."""
+    import importlib.metadata
+
+    readme = Path(__file__).with_name("README.md")
+    if readme.is_file():
+        return readme.read_text(encoding="utf-8")
+    return importlib.metadata.metadata(PROGRAM)["Description"]
+
+
+def _index_documentation(session: Session, folder: Path) -> str:
+    """Index the documentation by this program's own command and return what it says. No key is looked for."""
+    import subprocess
+
+    docs = folder / "docs"
+    docs.mkdir()
+    (docs / "README.md").write_text(documentation(), encoding="utf-8")
+    options = ["--path", str(folder / "db"), "--table", DEMO_TABLE, "--no-vectors"]
+    known = {setting.name for setting in SETTINGS}
+    environ = {name: value for name, value in session.environ.items() if name not in known}
+    done = subprocess.run(  # noqa: S603 - our own command and paths
+        [*session.command, "index", str(docs), *options],
+        env=environ | {"PYTHONIOENCODING": "utf-8"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode:
+        raise LancelotError("The documentation could not be indexed.", "The lines above say why.")
+    return done.stdout.rstrip("\n")
+
+
+def _demo_lines(text: str) -> Iterator[str]:
+    """The answer of a tool for a person: of JSON, the tables and their health, or the hits."""
+    answer = parse_json_object(text)
+    if answer is None:
+        yield text.rstrip("\n")
+    elif "tables" in answer:
+        for table in answer["tables"]:
+            yield f"table: {table['name']}, {plural(table['rows'], 'row')}; searches: {', '.join(table['searchTypes'])}"
+        yield from (f"{check['name']}: {check['message']}" for check in answer["health"])
+    else:
+        yield f"{answer['searchType']} search of {answer['table']}: {plural(answer['shown'], 'hit')}"
+        yield from [answer["hint"]] if "hint" in answer else []
+        for number, hit in enumerate(answer["hits"], 1):
+            yield f"{number}. {hit['title']}  {hit['score']:.3f}"
+            yield f"   {hit['snippet']}"
+
+
+async def _show_demo(session: Session, folder: Path) -> None:
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
+
+    environ = {"LANCEDB_PATH": str(folder), "LANCEDB_TABLE": DEMO_TABLE, "LANCELOT_LOG_LEVEL": "error"}
+    environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"} | start_environment(session.environ)
+    program, *arguments = session.command
+    server = StdioServerParameters(command=program, args=arguments, env=environ)
+    calls: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("lancedb_status", {}),
+        ("lancedb_search", {"query": DEMO_QUERY, "searchType": "text", "limit": 3}),
+        ("lancedb_search", {"query": DEMO_QUERY, "searchType": "fts", "limit": 3}),
+        ("lancedb_query", {"question": "How long may an embedding call take?", "contextBudget": 900}),
+    )
+    async with Client(server) as client:
+        for name, given in calls:
+            result = await client.call_tool(name, given)
+            text = "".join(block.text for block in result.content if block.type == "text")
+            say_lines(f"\n> {name} {compact_json(given)}")
+            if session.arguments.json or not is_at_terminal():
+                say(text)
+            else:
+                say_lines("\n".join(_demo_lines(text)))
+
+
+def command_demo(session: Session) -> int:
+    """`demo`: the documentation, indexed in a temporary place and served by this very program to a real MCP client."""
+    import anyio
+
+    with tempfile.TemporaryDirectory(prefix="lancelot-demo-") as folder:
+        say_lines(_index_documentation(session, Path(folder).resolve()))
+        anyio.run(_show_demo, session, Path(folder).resolve() / "db")
+    say_lines(
+        "\nThat is what an MCP client sees: full-text search knows a word in all of its forms, text search as written.\n"
+        "`index FOLDER --path DATABASE` does the same with your files, and `init` sets Lancelot up for a client."
+    )
+    return 0
+
+
+# ======================================================================================================================
+# Commands
+# ======================================================================================================================
+# COMMANDS and OPTIONS are what the command line of `lancelot` looks up here.
+# A command without an entry in OPTIONS has none of its own.
+
+
+def _refuse_word(_value: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(
+        "not taken: give the folder with --path, and a key on standard input with --api-key-stdin, since other users "
+        "of this machine can see arguments"
+    )
+
+
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    # Declared so that argparse does not repeat in its complaint what may be a key.
+    parser.add_argument("word", nargs="?", type=_refuse_word, help=argparse.SUPPRESS)
+    parser.add_argument("--path", type=type_of_option(read_path), help="the LanceDB folder")
+    parser.add_argument(
+        "--api-key-stdin", action="store_true", help="read the API key from the first line of standard input"
+    )
+    parser.add_argument("--base-url", help="address of an OpenAI-compatible server")
+    parser.add_argument("--model", help="the embedding model that made the tables")
+    parser.add_argument("--yes", action="store_true", help="ask nothing: take what is given and found")
+    parser.add_argument("--show", action="store_true", help="print what is stored, and where the key is")
+    parser.add_argument("--forget", action="store_true", help="remove what is stored")
+    names = ["all", *(client.name for client in CLIENTS)]
+    shown = f"write the server into this client's own file, one of {', '.join(names)}; may be given several times"
+    parser.add_argument("--client", action="append", default=[], choices=names, metavar="NAME", help=shown)
+    shown = "whose file: the user's (default), or the one of the project in this folder"
+    parser.add_argument("--scope", choices=["user", "project"], default="user", help=shown)
+    parser.add_argument("--dry-run", action="store_true", help="only print what would change in the clients' files")
+    parser.add_argument("--remove", action="store_true", help="take the server out of the clients' files again")
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table", type=type_of_option(read_name), help="the table of calls that name none (LANCEDB_TABLE)"
+    )
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--clear", action="store_true", help="remove the copies of other versions that nobody runs from"
+    )
+
+
+COMMANDS: Mapping[str, Callable[[Session], int]] = {
+    "init": command_init,
+    "doctor": command_doctor,
+    "verify": command_verify,
+    "cache": command_cache,
+    "demo": command_demo,
+}
+
+OPTIONS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
+    "init": _add_init,
+    "doctor": _add_doctor,
+    "cache": _add_cache,
+}
