@@ -157,7 +157,7 @@ def test_a_lock_file_names_no_host_and_no_path(lock: Path) -> None:
 
 def test_the_lock_pins_every_declared_dependency_and_shiv() -> None:
     pinned = names(build.read_lock(build.LOCK.read_text(encoding="utf-8")))
-    assert len(dependencies()) == 13
+    assert "lancedb" in dependencies()
     assert dependencies() | {"shiv"} <= pinned
 
 

@@ -501,6 +501,8 @@ def test_help_and_version_load_nothing_heavy() -> None:
         "pypdf",
         "semantic_text_splitter",
         "chardet",
+        "mammoth",
+        "tomlkit",
     )
     program = f"""
 import contextlib, io, sys

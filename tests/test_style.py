@@ -35,6 +35,8 @@ OWNERS = {
     "openai": {"Embedder", "Tools"},
     "anyio": {"Demo", "Doctor", "Tools"},
     "mcp": {"Demo", "Doctor", "Tools"},
+    "mammoth": {"Reading"},
+    "tomlkit": {"Client files"},
     "tqdm": {"Commands"},
 }
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
