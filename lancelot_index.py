@@ -94,7 +94,7 @@ from lancelot import (
     say_json,
     shorten,
     shown_path,
-    take_wire,
+    take_stdio,
     type_of_option,
     visible,
 )
@@ -3382,7 +3382,7 @@ def command_index(session: Session) -> int:
 def command_extract() -> int:
     """`extract`, which no person calls: the child process of an Extractor, until its input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
-    wire = take_wire()
+    wire = take_stdio()
     limit_extractor()
     extract_files(wire.reader.buffer, wire.writer.buffer)
     return 0

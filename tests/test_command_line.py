@@ -113,7 +113,7 @@ def test_the_version_is_one_line(run: Run) -> None:
 
 def test_the_version_for_programs_is_what_the_tool_answers(run: Run, make_searcher: Callable[..., Any]) -> None:
     ended = run("version", "--json")
-    assert json.loads(ended.out) == json.loads(lancelot.answer_version(make_searcher(), {}))
+    assert json.loads(ended.out) == json.loads(lancelot.run_version(make_searcher(), {}))
 
 
 # --- search, query, status
@@ -400,7 +400,7 @@ def test_a_defect_ends_with_3_and_the_log_says_where(run: Run, monkeypatch: pyte
     assert (ended.code, ended.out) == (3, "")
     assert "break_down" in ended.err
     assert ended.err.endswith("the lines above say where.\n")
-    assert "a defect of Lancelot" in ended.err
+    assert "a bug in Lancelot" in ended.err
 
 
 def test_an_interrupt_ends_with_130_and_says_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

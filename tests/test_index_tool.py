@@ -73,7 +73,7 @@ def test_it_is_offered_only_where_folders_are_allowed(
 
 
 def test_it_says_of_itself_that_it_writes(settings: lancelot.Settings) -> None:
-    hints = {tool.name: lancelot._describe_tool(tool, settings).annotations for tool in lancelot.TOOLS}  # noqa: SLF001
+    hints = {tool.name: lancelot.describe_tool(tool, settings).annotations for tool in lancelot.TOOLS}
     assert [name for name, hint in hints.items() if hint and not hint.read_only_hint] == [TOOL]
     assert hints[TOOL]
     assert hints[TOOL].destructive_hint

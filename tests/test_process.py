@@ -428,11 +428,11 @@ def test_the_first_answers_come_before_the_database_and_the_client_are_imported(
 ) -> None:
     heavy = "[name for name in ('lancedb', 'pyarrow', 'openai') if name in sys.modules]"
     body = f"""
-describe = lancelot._describe_tool
+describe = lancelot.describe_tool
 def describing(*given):
     os.write(2, (repr({heavy}) + chr(10)).encode())
     return describe(*given)
-lancelot._describe_tool = describing
+lancelot.describe_tool = describing
 """
     server = start(body, LANCEDB_PATH=FOLDER, OPENAI_API_KEY="sk-none")
     server.ask(first)

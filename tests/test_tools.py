@@ -349,7 +349,7 @@ def test_a_bad_number_is_refused_with_name_value_and_bounds(make_settings: MakeS
     tool = lancelot.find_tool("lancedb_search")
     assert tool is not None
     with pytest.raises(lancelot.LancelotError) as refused:
-        tool.read_arguments({"query": "x", "limit": limit}, make_settings())
+        tool.parse_arguments({"query": "x", "limit": limit}, make_settings())
     assert str(refused.value).startswith("limit is ")
     assert "a whole number from 1 to 200" in str(refused.value)
 
@@ -387,7 +387,7 @@ def test_a_flag_that_is_neither_true_nor_false_is_refused(make_settings: MakeSet
     tool = lancelot.find_tool("lancedb_status")
     assert tool is not None
     with pytest.raises(lancelot.LancelotError, match=r"verbose is .* not true or false"):
-        tool.read_arguments({"verbose": value}, make_settings())
+        tool.parse_arguments({"verbose": value}, make_settings())
 
 
 @pytest.mark.parametrize("blank", [None, ""])
@@ -495,7 +495,7 @@ def test_arguments_are_read_or_refused_in_a_sentence_whatever_they_are(
     refusals: list[str] = []
     values: dict[str, Any] = {"limit": 1, "searchType": "auto", "offset": 0}
     try:
-        values = tool.read_arguments(arguments, make_settings())
+        values = tool.parse_arguments(arguments, make_settings())
         assert set(values) == set(SPECIFIED["lancedb_search"])
     except lancelot.LancelotError as error:
         refusals.append(str(error))
@@ -545,7 +545,7 @@ def broken_tools(monkeypatch: pytest.MonkeyPatch) -> None:
         message = "/secret/path and sk-secret"
         raise KeyError(message)
 
-    monkeypatch.setattr(lancelot, "TOOLS", tuple(dataclasses.replace(tool, answer=fail) for tool in lancelot.TOOLS))
+    monkeypatch.setattr(lancelot, "TOOLS", tuple(dataclasses.replace(tool, run=fail) for tool in lancelot.TOOLS))
 
 
 @pytest.mark.usefixtures("broken_tools")
@@ -555,7 +555,7 @@ def test_a_defect_says_that_it_is_one_without_its_inside_and_is_logged(
     with caplog.at_level(logging.ERROR, logger="lancelot"):
         reply = call("lancedb_search", query="python")
     assert reply.failed
-    assert "a defect of Lancelot" in reply.text
+    assert "a bug in Lancelot" in reply.text
     assert "secret" not in reply.text
     assert "KeyError" not in reply.text
     (record,) = [record for record in caplog.records if record.name == "lancelot"]
