@@ -1753,7 +1753,7 @@ async def _show_demo(session: Session, folder: Path) -> None:
         ("lancedb_status", {}),
         ("lancedb_search", {"query": DEMO_QUERY, "searchType": "text", "limit": 3}),
         ("lancedb_search", {"query": DEMO_QUERY, "searchType": "fts", "limit": 3}),
-        ("lancedb_query", {"question": "How long may an embedding call take?", "contextBudget": 900}),
+        ("lancedb_query", {"question": "Where is a key kept?", "contextBudget": 900}),
     )
     async with Client(server) as client:
         for name, given in calls:

@@ -1,13 +1,14 @@
-"""Makes the tables of README.md from the tables of the program: `python3 tests/documents.py` writes them."""
+"""Makes the tables of README.md and docs/ from the tables of the program: `python3 tests/documents.py` writes them."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-README = PROJECT / "README.md"
+PAGES = (PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md")))
 COMMAND = "python3 tests/documents.py"
 if str(PROJECT) not in sys.path:
     sys.path.insert(0, str(PROJECT))
@@ -23,13 +24,20 @@ def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
+def tool_list() -> str:
+    """Every tool with the first sentence of its description."""
+    rows = [(f"`{tool.name}`", f"{tool.description.partition('. ')[0]}.") for tool in lancelot.TOOLS]
+    return table(("tool", "what it does"), rows)
+
+
 def tools() -> str:
     """Every tool with its parameters."""
-    parts = [table(("tool", "what it does"), [(f"`{tool.name}`", tool.description) for tool in lancelot.TOOLS])]
+    parts = []
     for tool in lancelot.TOOLS:
         rows = [parameter_row(parameter) for parameter in tool.parameters]
         heads = ("parameter", "type", "required", "meaning")
-        parts.append(f"### `{tool.name}`\n\n{table(heads, rows) if rows else 'No parameters.'}")
+        parameters = table(heads, rows) if rows else "No parameters."
+        parts.append(f"## `{tool.name}`\n\n{tool.description}\n\n{parameters}")
     return "\n\n".join(parts)
 
 
@@ -44,21 +52,42 @@ def parameter_row(parameter: lancelot.Parameter) -> tuple[str, str, str, str]:
     return f"`{parameter.name}`", kind, "yes" if parameter.required else "no", parameter.help + said
 
 
-def settings() -> str:
-    """Every setting with its default."""
+COMMON_SETTINGS = (
+    "LANCEDB_PATH",
+    "LANCEDB_TABLE",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "EMBEDDING_MODEL",
+    "LANCELOT_SEARCH_TYPE",
+    "LANCELOT_CHAT_MODEL",
+    "LANCELOT_INDEX_ROOTS",
+)
+
+
+def default_of(setting: lancelot.Setting) -> str:
+    """The default of a setting, as it is written."""
+    shown = f"{setting.default:g}" if isinstance(setting.default, float) else setting.default
+    return "none" if setting.default is None else f"`{shown}`"
+
+
+def settings_table(names: Collection[str]) -> str:
+    """The settings of these names, with their defaults."""
     rows = [
-        (
-            f"`{setting.name}`",
-            "none"
-            if setting.default is None
-            else f"`{setting.default:g}`"
-            if isinstance(setting.default, float)
-            else f"`{setting.default}`",
-            setting.help,
-        )
+        (f"`{setting.name}`", default_of(setting), setting.help)
         for setting in lancelot.SETTINGS
+        if setting.name in names
     ]
     return table(("variable", "default", "meaning"), rows)
+
+
+def settings() -> str:
+    """Every setting."""
+    return settings_table([setting.name for setting in lancelot.SETTINGS])
+
+
+def common_settings() -> str:
+    """What people set."""
+    return settings_table(COMMON_SETTINGS)
 
 
 def commands() -> str:
@@ -129,27 +158,24 @@ def targets() -> str:
 
 
 PARTS = {
+    "tool list": tool_list,
     "tools": tools,
+    "common settings": common_settings,
     "settings": settings,
     "commands": commands,
     "clients": clients,
     "snippets": snippets,
     "targets": targets,
 }
+MARKED = re.compile(r"(<!-- ([a-z ]+): made by [^\n]*-->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
 def rendered(text: str) -> str:
     """The page with each part between its markers made anew."""
-    for name, make in PARTS.items():
-        pattern = rf"(<!-- {name}: [^\n]*-->\n).*?(<!-- end of {name} -->)"
-        text, count = re.subn(
-            pattern, lambda found, made=make: f"{found[1]}\n{made()}\n\n{found[2]}", text, flags=re.DOTALL
-        )
-        if count != 1:
-            message = f"{README.name} has {count} places for {name}, not one"
-            raise ValueError(message)
-    return text
+    return MARKED.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n\n{found[3]}", text)
 
 
 if __name__ == "__main__":
-    README.write_text(rendered(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(rendered(page.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"The tables of {', '.join(page.name for page in PAGES)} are made anew.\n")

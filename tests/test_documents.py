@@ -1,33 +1,64 @@
-"""README and changelog: what they say is what there is."""
+"""README, docs and changelog: what they say is what there is."""
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 
 import documents
+import pytest
 from conftest import PROJECT
 
 import lancelot
 import lancelot_setup
 
-README = documents.README.read_text(encoding="utf-8")
+PAGES = {page.relative_to(PROJECT).as_posix(): page.read_text(encoding="utf-8") for page in documents.PAGES}
+README, ALL = PAGES["README.md"], "\n".join(PAGES.values())
 
 
-def test_tables_of_the_readme_are_those_of_the_program() -> None:
-    assert documents.rendered(README) == README, f"the page is out of date; mend it with: {documents.COMMAND}"
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tables_of_a_page_are_those_of_the_program(page: str) -> None:
+    assert documents.rendered(PAGES[page]) == PAGES[page], f"{page} is out of date; mend it with: {documents.COMMAND}"
 
 
-def test_every_variable_that_the_readme_names_is_a_setting() -> None:
-    named = set(re.findall(r"\b(?:LANCEDB|LANCELOT|OPENAI|EMBEDDING)_[A-Z_]+\b", README))
+def test_every_table_made_from_the_program_stands_in_one_place() -> None:
+    assert sorted(found[2] for found in documents.MARKED.finditer(ALL)) == sorted(documents.PARTS)
+
+
+def test_the_readme_is_what_a_newcomer_reads() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+def anchors(text: str) -> set[str]:
+    """What the headings of a page are linked by, as GitHub makes it."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_between_the_pages_leads_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", PAGES[page]):
+        name, _, anchor = link.partition("#")
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(page), name)) if name else page
+        assert target in PAGES, link
+        assert not anchor or anchor in anchors(PAGES[target]), link
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    assert [page for page in PAGES if page != "README.md" and f"]({page}" not in README] == []
+
+
+def test_every_variable_that_the_pages_name_is_a_setting() -> None:
+    named = set(re.findall(r"\b(?:LANCEDB|LANCELOT|OPENAI|EMBEDDING)_[A-Z_]+\b", ALL))
     assert named == {setting.name for setting in lancelot.SETTINGS}
 
 
-def test_every_tool_that_the_readme_names_is_there() -> None:
-    assert set(re.findall(r"\blancedb_[a-z]+\b", README)) == {tool.name for tool in lancelot.TOOLS}
+def test_every_tool_that_the_pages_name_is_there() -> None:
+    assert set(re.findall(r"\blancedb_[a-z]+\b", ALL)) == {tool.name for tool in lancelot.TOOLS}
 
 
-def test_client_snippets_of_the_readme_are_what_init_writes_and_prints() -> None:
+def test_client_snippets_are_what_init_writes_and_prints() -> None:
     shown = dict(
         re.findall(
             r"^([A-Z][^\n]*):\n\n```(?:json|toml|bash)\n(.*?)```$", documents.snippets(), re.DOTALL | re.MULTILINE
@@ -45,7 +76,7 @@ def test_changelog_has_an_entry_for_this_version() -> None:
     assert f"## {lancelot.__version__}" in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_readme_names_every_option_of_init_for_scripts() -> None:
+def test_the_pages_name_every_option_of_init_for_scripts() -> None:
     for option in (
         "--path",
         "--api-key-stdin",
@@ -58,4 +89,4 @@ def test_readme_names_every_option_of_init_for_scripts() -> None:
         "--dry-run",
         "--remove",
     ):
-        assert option in README
+        assert option in ALL
