@@ -1579,12 +1579,15 @@ SMALL_CHUNK = 200
 """Characters below which a chunk is joined to its neighbour: a heading alone, or the last words of a section."""
 MAX_CHUNKS = 100_000
 _BLOCK = 20_000
-"""Characters that are given to the splitter at once; its time grows with the square of a run without spaces."""
+"""Characters that the splitter gets at once; its time grows with the square of a run without spaces."""
+_BLOCK_END = re.compile(r".*\n\n|.*\n|.* |.*\s", re.DOTALL)
+_SCRAP = 80
+_CLOSING = re.compile(r"\W*(?:end|fi|done|esac)?\W*")
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a document that is found as one: its headings, its place in the file, its number from 0."""
+    """A part of a document that a search finds: its text, its headings, its place in the file, its number from 0."""
 
     text: str
     title: str
@@ -1593,158 +1596,87 @@ class Chunk:
     extractor: str
 
 
-class _Places:
-    """Where a stretch of joined sections stands in the file. It is asked in rising order, which keeps it linear."""
-
-    def __init__(self, sections: Sequence[Section], starts: Sequence[int], text: str) -> None:
-        self._sections = sections
-        self._starts = starts
-        self._text = text
-        self._line = (0, 0)
-        between = (text.count("\n", start, end) for start, end in itertools.pairwise(starts))
-        self._feeds = list(itertools.accumulate(between, initial=0))
-
-    def _line_feeds(self, at: int) -> int:
-        """Line feeds before an offset of the text."""
-        seen, count = self._line
-        step = self._text.count("\n", seen, at) if at >= seen else -self._text.count("\n", at, seen)
-        self._line = (at, count + step)
-        return count + step
-
-    def _numbered(self, at: int) -> tuple[str, int]:
-        """What an offset's place is counted in, and its number."""
-        found = bisect.bisect_right(self._starts, at) - 1
-        section = self._sections[found]
-        if section.line:
-            return "line", section.line + self._line_feeds(at) - self._feeds[found]
-        unit, _, number = section.place.rpartition(" ")
-        return unit, int(number or 0)
-
-    def header(self, at: int) -> str:
-        """The header of the table that an offset lies in."""
-        return self._sections[bisect.bisect_right(self._starts, at) - 1].header
-
-    def of(self, start: int, end: int) -> str:
-        """The place of a stretch: `line 7`, `lines 10-24`, `page 3`, `rows 3-9`, or nothing where nothing counts."""
-        unit, first = self._numbered(start)
-        _, last = self._numbered(end - 1)
-        if not unit:
-            return ""
-        return f"{unit} {first}" if first == last else f"{unit}s {first}-{last}"
+def _without_scraps(sections: Iterable[Section]) -> list[Section]:
+    """Sections of code, with those that say little alone joined to a neighbour: closing brackets, a line before a definition."""
+    parts: list[Section] = []
+    for part in sections:
+        last = parts[-1] if parts else part
+        text = f"{last.text}\n{part.text}"
+        adjoins = len(last.text) <= CHUNK_CHARACTERS and last.line + last.text.count("\n") + 1 == part.line
+        outer = not last.title or part.title.startswith(f"{last.title} > ") or last.text.rstrip().endswith("{")
+        if adjoins and len(part.text) <= _SCRAP and _CLOSING.fullmatch(part.text):
+            parts[-1] = replace(last, text=text)
+        elif adjoins and outer and len(last.text.strip()) <= _SCRAP:
+            parts[-1] = replace(part, text=text, line=last.line)
+        else:
+            parts.append(part)
+    return parts
 
 
-def _block_end(text: str, start: int) -> int:
-    """Where a block that begins here ends: between paragraphs, lines or words, in its second half if at all possible."""
-    limit = start + _BLOCK
-    if limit >= len(text):
-        return len(text)
-    for gap in ("\n\n", "\n", " "):
-        if (found := text.rfind(gap, start + _BLOCK // 2, limit)) >= 0:
-            return found + len(gap)
-    space = re.compile(r"\s\S*\Z").search(text[limit - CHUNK_CHARACTERS : limit])
-    return limit - CHUNK_CHARACTERS + space.start() + 1 if space else limit
-
-
-def _splitter(extractor: str, room: int) -> Any:
-    """Markdown is cut along its blocks. Records do not overlap: each says all of itself."""
-    from semantic_text_splitter import MarkdownSplitter, TextSplitter
-
-    if extractor == "markdown":
-        return MarkdownSplitter(room, overlap=CHUNK_OVERLAP)
-    records = extractor in ("csv", "json", "jsonl")
-    return TextSplitter(room, overlap=0 if records else CHUNK_OVERLAP)
-
-
-def _pieces(text: str, splitter: Any) -> Iterator[tuple[int, str]]:
-    """The chunks of a text with the offsets where they begin."""
+def _spans(text: str, splitter: Any) -> list[tuple[int, int]]:
+    """Where the pieces of a text begin and end; a small one is joined to a neighbour, which may make that a little longer."""
+    spans: list[tuple[int, int]] = []
     start = 0
     while start < len(text):
-        end = _block_end(text, start)
-        block = text[start:end]
-        if len(block.strip()) <= CHUNK_CHARACTERS:
-            trimmed = block.strip()
-            found = [(len(block) - len(block.lstrip()), trimmed)] if trimmed else []
-        else:
-            found = splitter.chunk_indices(block)
-        yield from ((start + at, piece) for at, piece in found)
-        start = end
+        # A block ends between paragraphs, lines or words, in its second half if at all possible.
+        gap = _BLOCK_END.match(text, start + _BLOCK // 2, start + _BLOCK) if start + _BLOCK < len(text) else None
+        block = text[start : gap.end() if gap else start + _BLOCK]
+        words = block.strip()
+        fits = 0 < len(words) <= CHUNK_CHARACTERS
+        for at, piece in [(block.find(words), words)] if fits else splitter.chunk_indices(block):
+            begin, end = start + at, start + at + len(piece)
+            first, last = spans[-1] if spans else (begin, begin)
+            small = min(last - first, len(piece)) < SMALL_CHUNK
+            if spans and small and end - first <= CHUNK_CHARACTERS + SMALL_CHUNK:
+                spans[-1] = (first, end)
+            else:
+                spans.append((begin, end))
+        start += len(block)
+    return spans
 
 
-def _joined_pieces(text: str, pieces: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """The pieces of a text, small ones joined to a neighbour, which may make that a little longer than others."""
-    start, end = 0, 0
-    for at, piece in pieces:
-        small = min(end - start, len(piece)) < SMALL_CHUNK
-        if end and small and at + len(piece) - start <= CHUNK_CHARACTERS + SMALL_CHUNK:
-            end = at + len(piece)
-            continue
-        if end:
-            yield start, text[start:end]
-        start, end = at, at + len(piece)
-    if end:
-        yield start, text[start:end]
+def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, str]]:
+    """The pieces of neighbouring sections, packed together as far as they fit, with their places, such as `lines 10-24`."""
+    from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
+    texts = [clean_surrogates(section.text).replace("\x00", " ") for section in sections]
+    gap = "\n" if extractor in ("html", "docx", "markdown") else "\n\n"
+    starts = list(itertools.accumulate((len(text) + len(gap) for text in texts[:-1]), initial=0))
+    whole = gap.join(texts)
+    line_feeds = array.array("Q", (match.start() for match in re.finditer("\n", whole)))
 
-def _group_key(section: Section) -> tuple[str, str]:
-    return section.title, "line" if section.line else section.place.rpartition(" ")[0]
+    def locate(offset: int) -> tuple[Section, str, int]:
+        """The section of an offset, and its place: what is counted, such as lines or pages, and its number."""
+        at = bisect.bisect_right(starts, offset) - 1
+        unit, _, number = sections[at].place.rpartition(" ")
+        lines = bisect.bisect_left(line_feeds, offset) - bisect.bisect_left(line_feeds, starts[at])
+        line = sections[at].line
+        return (sections[at], "line", line + lines) if line else (sections[at], unit, int(number or 0))
 
-
-_SCRAP = 80
-_CLOSING = re.compile(r"\W*(?:end|fi|done|esac)?\W*")
-
-
-def _joined_scrap(here: Section, then: Section) -> Section | None:
-    """Two neighbours in code as one where either says little alone: closing brackets, a short line before a definition."""
-    if len(here.text) > CHUNK_CHARACTERS or here.line + here.text.count("\n") + 1 != then.line:
-        return None
-    text = f"{here.text}\n{then.text}"
-    if len(then.text) <= _SCRAP and _CLOSING.fullmatch(then.text):
-        return replace(here, text=text)
-    outer = not here.title or then.title.startswith(f"{here.title} > ") or here.text.rstrip().endswith("{")
-    return replace(then, text=text, line=here.line) if outer and len(here.text.strip()) <= _SCRAP else None
-
-
-def _without_scraps(sections: Iterable[Section]) -> Iterator[Section]:
-    waiting: Section | None = None
-    for section in sections:
-        joined = _joined_scrap(waiting, section) if waiting else section
-        if waiting and joined is None:
-            yield waiting
-        waiting = joined or section
-    if waiting:
-        yield waiting
-
-
-def _join(texts: Sequence[str], gap: str) -> tuple[str, list[int]]:
-    """Texts as one, and where each begins."""
-    steps = itertools.accumulate((len(text) + len(gap) for text in texts[:-1]), initial=0)
-    return gap.join(texts), list(steps)
+    # Markdown is cut along its blocks. Records do not overlap: each says all of itself.
+    overlap = 0 if extractor in ("csv", "json", "jsonl") else CHUNK_OVERLAP
+    room = CHUNK_CHARACTERS - max(len(section.header) for section in sections)
+    splitter = (MarkdownSplitter if extractor == "markdown" else TextSplitter)(room, overlap=overlap)
+    for start, end in _spans(whole, splitter):
+        (section, unit, first), (_, _, last) = locate(start), locate(end - 1)
+        place = f"{unit} {first}" if first == last else f"{unit}s {first}-{last}"
+        piece, header = whole[start:end], section.header
+        if header and not one_line(piece[: MAX_HEADER * 4]).startswith(header.rstrip("…")):
+            piece = f"{header}\n{piece}"  # a table that goes on
+        yield piece, place if unit else ""
 
 
 def cut_document(document: Document, *, name: str) -> list[Chunk]:
-    """The chunks of a document in order; what has no heading is titled with the file's name without its suffix.
-
-    Neighbours of one title, such as the rows of a table, are packed together as far as they fit.
-    """
-    fallback = one_line(Path(name).stem) or one_line(name)
-    gap = "\n" if document.extractor in ("html", "docx", "markdown") else "\n\n"
-    chunks: list[Chunk] = []
+    """The chunks of a document in order; what has no heading is titled with the file's name without its suffix."""
     parts = _without_scraps(document.sections) if document.extractor == "code" else document.sections
-    for (title, _), group in itertools.groupby(parts, key=_group_key):
-        sections = list(group)
-        text, starts = _join([clean_surrogates(section.text).replace("\x00", " ") for section in sections], gap)
-        places = _Places(sections, starts, text)
-        splitter = _splitter(document.extractor, CHUNK_CHARACTERS - max(len(section.header) for section in sections))
-        for at, piece in _joined_pieces(text, _pieces(text, splitter)):
+    chunks: list[Chunk] = []
+    runs = itertools.groupby(parts, key=lambda part: (part.title, bool(part.line), part.place.rpartition(" ")[0]))
+    for (title, *_), group in runs:
+        heading = shorten(one_line(title) or one_line(Path(name).stem) or one_line(name), MAX_TITLE)
+        for piece, place in _pieces(list(group), document.extractor):
             if len(chunks) >= MAX_CHUNKS:
                 raise UnreadableError(f"gives more than {MAX_CHUNKS:,} chunks")
-            place = places.of(at, at + len(piece))
-            header = places.header(at)
-            if header and not one_line(piece[: MAX_HEADER * 4]).startswith(header.rstrip("…")):
-                piece = f"{header}\n{piece}"  # noqa: PLW2901 - a table that goes on
-            chunks.append(
-                Chunk(piece, shorten(one_line(title) or fallback, MAX_TITLE), place, len(chunks), document.extractor)
-            )
+            chunks.append(Chunk(piece, heading, place, len(chunks), document.extractor))
     return chunks
 
 
