@@ -82,17 +82,31 @@ logger = logging.getLogger(PROGRAM)
 T = TypeVar("T")
 
 
+ErrorKind = Literal[
+    "failed",  # nothing depends on what it is
+    "invalid",  # a setting that cannot be used
+    "changed",  # a table that changed under the reader: the same call may succeed when it is made again
+    "missing",  # the same of a table that was never read before: its files may be lost
+    "damaged",  # what is there cannot be read, for a reason that is not known
+    "denied",  # what is locked, needs a key or does not allow this one
+    "refused-key",  # a key that its server does not take
+    "refused-texts",  # a server that works, but does not embed these texts
+    "busy",  # a rate limit or a quota
+    "no-answer",  # a time limit
+]
+
+
 class LancelotError(Exception):
     """An anticipated failure: one sentence of what happened and one of what to do about it.
 
-    `stale` marks a table that changed under the reader; the same call may succeed when it is made again.
+    What to do in code is decided by its `kind`, never by its words.
     """
 
-    def __init__(self, cause: str, remedy: str = "", *, stale: bool = False) -> None:
+    def __init__(self, cause: str, remedy: str = "", *, kind: ErrorKind = "failed") -> None:
         super().__init__(f"{cause} {remedy}".strip())
         self.cause = cause
         self.remedy = remedy
-        self.stale = stale
+        self.kind = kind
 
 
 def clean_surrogates(text: str) -> str:
@@ -780,7 +794,7 @@ Origin = Literal["environment", "settings file", "default"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Every setting's value, where each came from, and sentences on what was wrong or is worth knowing."""
+    """Every setting's value, where each came from, and what was wrong (kind "invalid") or is worth knowing."""
 
     path: str | None
     database_region: str
@@ -806,7 +820,7 @@ class Settings:
     database_key: str | None = field(repr=False)
     config_dir: Path
     origins: Mapping[str, Origin]
-    problems: tuple[str, ...]
+    problems: tuple[LancelotError, ...]
     refused: frozenset[str] = frozenset()
 
     def is_set(self, name: str) -> bool:
@@ -856,21 +870,23 @@ def reason_of(error: BaseException) -> str:
     return (isinstance(error, OSError) and error.strerror) or one_line(str(error)) or type(error).__name__
 
 
-def read_stored(config_dir: Path) -> tuple[dict[str, str], list[str]]:
-    """What the settings file holds, and sentences on what is wrong with it."""
+def read_stored(config_dir: Path) -> tuple[dict[str, str], LancelotError | None]:
+    """What the settings file holds, and what is wrong with it, or None."""
     path = settings_file(config_dir)
+    values, wrong = None, "is not a JSON object"
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            return {}, [f"The settings file {path} is no file, so its values are not used."]
-        text = path.read_text(encoding="utf-8-sig")
+        if stat.S_ISREG(path.stat().st_mode):
+            values = parse_json_object(path.read_text(encoding="utf-8-sig"))
+        else:
+            wrong = "is no file"
     except (FileNotFoundError, NotADirectoryError):
-        return {}, []
+        return {}, None
     except (OSError, ValueError) as error:
-        return {}, [f"The settings file {path} cannot be read ({reason_of(error)}), so its values are not used."]
-    values = parse_json_object(text)
+        wrong = f"cannot be read ({reason_of(error)})"
     if values is None:
-        return {}, [f"The settings file {path} is not a JSON object, so its values are not used; run `init` again."]
-    return {name: str(value) for name, value in values.items() if isinstance(value, str | int | float)}, []
+        told = f"The settings file {path} {wrong}, so its values are not used."
+        return {}, LancelotError(told, "Run `lancelot init`, which writes the file anew.")
+    return {name: str(value) for name, value in values.items() if isinstance(value, str | int | float)}, None
 
 
 def _first_set(setting: Setting, environ: Mapping[str, str], stored: Mapping[str, str]) -> tuple[str, Origin]:
@@ -903,13 +919,14 @@ def _quoted(text: str) -> str:
     return f'"{shorten(shown, 80)}"'
 
 
-def _parse_problem(setting: Setting, text: str, origin: Origin, allowed: str) -> str:
+def _parse_problem(setting: Setting, text: str, origin: Origin, allowed: str) -> LancelotError:
     value = "a value" if setting.secret else _quoted(text)
     used = "no value" if setting.default is None else f"the default {setting.default}"
-    return f"{setting.name} ({origin}) is {value}, but allowed is {allowed}; {used} is used."
+    told = f"{setting.name} ({origin}) is {value}, but allowed is {allowed}; {used} is used."
+    return LancelotError(told, f"Correct {setting.name}, or unset it.", kind="invalid")
 
 
-def _path_notes(path: str | None) -> list[str]:
+def _path_notes(path: str | None) -> list[LancelotError]:
     if path is None or is_address(path) or Path(path).is_absolute():
         return []
     try:
@@ -918,9 +935,9 @@ def _path_notes(path: str | None) -> list[str]:
         now = ""
     note = (
         f'LANCEDB_PATH is the relative path "{one_line(path)}", which depends on the folder that the client starts the '
-        f"server in{now}; an absolute path always works."
+        f"server in{now}."
     )
-    return [note]
+    return [LancelotError(note, "Set LANCEDB_PATH to an absolute path.")]
 
 
 def load_settings(
@@ -930,10 +947,14 @@ def load_settings(
 
     `answers` stand for what is about to be stored in the file.
     """
-    stored, problems = read_stored(config_dir)
+    stored, problem = read_stored(config_dir)
     stored |= answers or {}
+    problems = [problem] if problem else []
     problems += [
-        f"{setting.name} in the settings file is not used, since secrets do not belong there; set it in the environment."
+        LancelotError(
+            f"{setting.name} in the settings file is not used, since secrets do not belong there.",
+            f"Set {setting.name} in the environment alone.",
+        )
         for setting in SETTINGS
         if setting.secret and stored.get(setting.name, "").strip()
     ]
@@ -1025,11 +1046,16 @@ KeyPlace = Literal["environment", "system keychain", "encrypted file"]
 
 @dataclass(frozen=True)
 class KeyLookup:
-    """An API key and the place it came from; or None and sentences on why each place gave none."""
+    """An API key and the place it came from; or None and why each place gave none."""
 
     key: str | None = field(repr=False)
     place: KeyPlace | None = None
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[LancelotError, ...] = ()
+
+    @property
+    def unread(self) -> list[LancelotError]:
+        """The reasons of places that may hold a key and could not be read."""
+        return [reason for reason in self.reasons if reason.kind != "failed"]
 
 
 def host_of(url: str) -> str:
@@ -1060,7 +1086,9 @@ def _refuse_prompts(ring: Any) -> None:
         except secretstorage.ItemNotFoundException as error:
             raise LancelotError("The system keychain is still empty.", "`init` at a terminal can fill it.") from error
     if locked:
-        raise LancelotError("The system keychain is locked, and the server does not unlock it.", "Unlock it first.")
+        raise LancelotError(
+            "The system keychain is locked, and the server does not unlock it.", "Unlock it first.", kind="denied"
+        )
 
 
 def name_session_bus(environ: MutableMapping[str, str]) -> None:
@@ -1076,7 +1104,7 @@ def name_session_bus(environ: MutableMapping[str, str]) -> None:
 
 def _keychain(use: Callable[[Any], T], *, may_prompt: bool) -> T:
     """Uses the keychain within its time limit; LancelotError where there is none, it is locked or it does not answer."""
-    import keyring
+    import keyring.errors
 
     def run() -> T:
         ring = keyring.get_keyring()
@@ -1090,11 +1118,12 @@ def _keychain(use: Callable[[Any], T], *, may_prompt: bool) -> T:
     try:
         return bounded(run, seconds=limit, name="the system keychain")
     except TimeoutError as error:
-        raise LancelotError(f"The system keychain did not answer within {limit:g} s.") from error
+        raise LancelotError(f"The system keychain did not answer within {limit:g} s.", kind="no-answer") from error
     except LancelotError:
         raise
     except Exception as error:
-        raise LancelotError(f"The system keychain cannot be used ({reason_of(error)}).") from error
+        kind: ErrorKind = "denied" if isinstance(error, keyring.errors.KeyringLocked) else "failed"
+        raise LancelotError(f"The system keychain cannot be used ({reason_of(error)}).", kind=kind) from error
 
 
 def keychain_read(host: str, *, may_prompt: bool = False) -> str | None:
@@ -1115,10 +1144,14 @@ def _sealed_entries(config_dir: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:
-        raise LancelotError(f"The credential file {path} cannot be read ({reason_of(error)}).") from error
+        raise LancelotError(
+            f"The credential file {path} cannot be read ({reason_of(error)}).", kind="damaged"
+        ) from error
     entries = parse_json_object(text)
     if entries is None:
-        raise LancelotError(f"The credential file {path} is damaged.", "Run `init` again to store the key.")
+        raise LancelotError(
+            f"The credential file {path} is damaged.", "Run `init` again to store the key.", kind="damaged"
+        )
     return entries
 
 
@@ -1145,7 +1178,9 @@ def _sealing_key(settings: Settings, salt: bytes, *, create: bool) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise LancelotError(
-            f"The key file {path} cannot be read ({reason_of(error)}).", "Run `init` again to store the key."
+            f"The key file {path} cannot be read ({reason_of(error)}).",
+            "Run `init` again to store the key.",
+            kind="damaged",
         ) from error
 
 
@@ -1158,7 +1193,9 @@ def _unseal(settings: Settings, host: str, entry: Any) -> str:
         return AESGCM(_sealing_key(settings, salt, create=False)).decrypt(nonce, sealed, host.encode()).decode()
     except (InvalidTag, KeyError, TypeError, ValueError) as error:
         raise LancelotError(
-            "The credential file does not open with this passphrase or key file.", "Run `init` again to store the key."
+            "The credential file does not open with this passphrase or key file.",
+            "Run `init` again to store the key.",
+            kind="denied",
         ) from error
 
 
@@ -1170,7 +1207,9 @@ def file_read(settings: Settings, host: str) -> str | None:
     if isinstance(entry, dict) and (entry.get("kdf") == "scrypt") != bool(settings.passphrase):
         need = "Set LANCELOT_PASSPHRASE" if entry.get("kdf") == "scrypt" else "Unset LANCELOT_PASSPHRASE"
         how = "with" if entry.get("kdf") == "scrypt" else "without"
-        raise LancelotError(f"The credential file was sealed {how} a passphrase.", f"{need}, or run `init` again.")
+        raise LancelotError(
+            f"The credential file was sealed {how} a passphrase.", f"{need}, or run `init` again.", kind="denied"
+        )
     return _unseal(settings, host, entry)
 
 
@@ -1179,7 +1218,7 @@ def find_stored_key(settings: Settings, host: str) -> KeyLookup:
 
     The keychain is asked without a prompt and for KEYCHAIN_SECONDS at most.
     """
-    reasons: list[str] = []
+    reasons: list[LancelotError] = []
     asked: dict[KeyPlace, Callable[[], str | None]] = {
         "system keychain": functools.partial(keychain_read, host),
         "encrypted file": functools.partial(file_read, settings, host),
@@ -1188,7 +1227,7 @@ def find_stored_key(settings: Settings, host: str) -> KeyLookup:
         try:
             key = ask()
         except LancelotError as error:
-            reasons.append(str(error))
+            reasons.append(error)
             continue
         if key:
             return KeyLookup(key, place)
@@ -1776,7 +1815,7 @@ def being_rewritten() -> LancelotError:
     return LancelotError(
         "The table is being rewritten by another program.",
         "Ask again in a moment; where this goes on, files of the table are missing.",
-        stale=True,
+        kind="changed",
     )
 
 
@@ -1879,22 +1918,18 @@ def _service_failure(words: str) -> LancelotError | None:
     return LancelotError("LanceDB's service did not answer.", _CHECK_SERVICE)
 
 
-def _is_stale(error: BaseException) -> bool:
+def _is_changed(error: BaseException) -> bool:
     words = one_line(str(error))
     gone = "not found" in words.lower() and (".lance" in words or words.startswith("Table "))
     return gone or re.search(r"Version \d+ no longer exists", words) is not None
 
 
 def _engine_failure(
-    doing: str, error: BaseException, *, stale: bool = False, remedy: str = LOOK_AT_STATUS
+    doing: str, error: BaseException, *, remedy: str = LOOK_AT_STATUS, kind: ErrorKind = "damaged"
 ) -> LancelotError:
     words = re.sub(r"(?i)body: .*|<([!?]|(error|html|head|body)\b).*", "…", one_line(str(error)))
     detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", without_password(words))
-    return LancelotError(
-        f"LanceDB could not {doing}: {shorten(detail, 300)}.",
-        remedy,
-        stale=stale,
-    )
+    return LancelotError(f"LanceDB could not {doing}: {shorten(detail, 300)}.", remedy, kind=kind)
 
 
 _REFUSED_NAME = re.compile(r'Invalid table name \("(.*)"\)')
@@ -1928,7 +1963,7 @@ def _told(doing: str, error: BaseException, remedy: str) -> LancelotError:
     words = one_line(str(error))
     if failure := _store_failure(words) or _service_failure(words) or _folder_failure(words):
         return failure
-    if _is_stale(error):
+    if _is_changed(error):
         return being_rewritten()
     return _unknown_store_failure(words) or _engine_failure(doing, error, remedy=remedy)
 
@@ -2359,7 +2394,9 @@ def _check_bases(folder: Path, name: str, manifests: Iterable[Path]) -> None:
     except FileNotFoundError as error:
         raise being_rewritten() from error
     except (OSError, IndexError, KeyError) as error:
-        raise LancelotError(f"The manifest of the table {name} cannot be read.", LOOK_AT_STATUS) from error
+        raise LancelotError(
+            f"The manifest of the table {name} cannot be read.", LOOK_AT_STATUS, kind="damaged"
+        ) from error
     homes = {folder.absolute(), folder.resolve()}
     outside = [path for path in paths if ".." in Path(path).parts or homes.isdisjoint(Path(path).parents)]
     if outside:
@@ -2537,9 +2574,9 @@ class Store:
                 table = self._in_time(lambda: opened(version=opened().version))
         except LancelotError as error:
             # A folder that never was a table in this process may be damaged: the engine's words tell more.
-            if not error.stale or name in self._opened or error.__cause__ is None:
+            if error.kind != "changed" or name in self._opened or error.__cause__ is None:
                 raise
-            raise _engine_failure(doing, error.__cause__, stale=True) from error
+            raise _engine_failure(doing, error.__cause__, kind="missing") from error
         if not is_address(str(self.path)):
             check_data_is_inside(Path(str(self.path)), name, table)
         self._opened.add(name)
@@ -3857,10 +3894,6 @@ Vector = array.array
 """Floats of 32 bits, as tables hold them: a tuple of Python's takes eight times as much."""
 
 
-class TextsRefusedError(LancelotError):
-    """The embedding server works, but does not take these texts."""
-
-
 def models_of_length(length: int) -> str:
     """A clause naming the known models whose vectors have this length."""
     known = [model for model, size in MODEL_LENGTHS.items() if size == length]
@@ -4006,11 +4039,6 @@ class _Endpoint:
         """The key for the endpoint and where it came from."""
         return self._find_key(self._settings)
 
-    @property
-    def _reasons(self) -> list[str]:
-        """Why a key that is stored was not read."""
-        return [reason for reason in self.lookup.reasons if "locked" in reason or "credential file" in reason]
-
     @functools.cached_property
     def _client(self) -> Any:
         import openai
@@ -4066,7 +4094,7 @@ class _Endpoint:
 
     def _status_reason(self, status: int, model: str) -> str:
         if status == 401 and not self.lookup.key:  # noqa: PLR2004 - HTTP's Unauthorized
-            return " ".join(["asks for an API key, and none is set (HTTP 401)", *self._reasons])
+            return " ".join(["asks for an API key, and none is set (HTTP 401)", *map(str, self.lookup.unread)])
         reasons: dict[int, str] = {
             401: "refused the API key (HTTP 401)",
             429: "reached its rate limit or the key's quota (HTTP 429)",
@@ -4085,7 +4113,16 @@ class _Endpoint:
         return ""
 
     def _failure(self, what: str, failure: str | int = "") -> LancelotError:
-        return LancelotError(f"The {self.kind} server at {host_of(self._address)} {what}.", self._remedy(failure))
+        kinds: Mapping[str | int, ErrorKind] = {
+            "slow": "no-answer",
+            "key": "refused-key",
+            401: "refused-key" if self.lookup.key else "denied",
+            403: "denied",
+            429: "busy",
+            **dict.fromkeys((*TEXTS_REFUSED, "no embedding"), "refused-texts"),
+        }
+        told = f"The {self.kind} server at {host_of(self._address)} {what}."
+        return LancelotError(told, self._remedy(failure), kind=kinds.get(failure, "failed"))
 
 
 class Embedder(_Endpoint):
@@ -4121,7 +4158,7 @@ class Embedder(_Endpoint):
         """A sentence for the reader of a fallback: why no embeddings are available."""
         if "OPENAI_BASE_URL" in self._settings.refused:
             return "OPENAI_BASE_URL is set to what is no address of a server, so there are no embeddings."
-        return " ".join(["No API key is set, so there are no embeddings.", *self._reasons])
+        return " ".join(["No API key is set, so there are no embeddings.", *map(str, self.lookup.unread)])
 
     def embed(self, texts: Sequence[str], *, model: str | None = None) -> list[tuple[float, ...]]:
         """The vector of each text by a model, that of the settings where none is named.
@@ -4151,7 +4188,7 @@ class Embedder(_Endpoint):
         """The vectors by one call, which is made again up to `retries` times where the server is busy or fails.
 
         All of it takes `seconds` at most, or what the settings allow for a query. A text that the server gives no vector
-        for, such as one of NaN, has None. TextsRefusedError is raised where the server does not take these texts.
+        for, such as one of NaN, has None. The error's kind is "refused-texts" where the server does not take these texts.
         """
         limit = seconds or self._seconds
         answer = self._call(lambda: self._post(texts, model, limit, retries), model=model, seconds=limit)
@@ -4179,10 +4216,6 @@ class Embedder(_Endpoint):
             403: "does not allow this API key to embed (HTTP 403)",
             404: f'does not know the model "{model}" or the address (HTTP 404); check EMBEDDING_MODEL and OPENAI_BASE_URL',
         }
-
-    def _failure(self, what: str, failure: str | int = "") -> LancelotError:
-        told = super()._failure(what, failure)
-        return TextsRefusedError(told.cause) if failure in (*TEXTS_REFUSED, "no embedding") else told
 
 
 # --- a chat model
@@ -4544,12 +4577,12 @@ class Status:
     key: KeyLookup
     embeddings: bool
     why_no_embeddings: str
-    problem: str
+    error: LancelotError | None
+    """What keeps the folder from being read."""
     tables: tuple[TableLayout, ...]
     unreadable: Mapping[str, LancelotError]
     default_table: str | None
     default_problem: str = ""
-    remedy: str = ""
     stats: Stats | None = None
     checks: tuple[Check, ...] = ()
     vectorless: Mapping[str, str] = field(default_factory=dict)
@@ -4636,13 +4669,13 @@ RETRY_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 """Seconds between the calls on a table that its writer replaces: a drop and the table after it lie this far apart."""
 
 
-def _again_if_stale(call: Callable[[], T]) -> T:
+def _again_if_changed(call: Callable[[], T]) -> T:
     """Makes a call again where the table was rewritten under it."""
     for pause in RETRY_PAUSES:
         try:
             return call()
         except LancelotError as error:
-            if not error.stale:
+            if error.kind not in ("changed", "missing"):
                 raise
         time.sleep(pause)
     return call()
@@ -4963,7 +4996,7 @@ class Searcher:
         request = replace(request, query=whole_words(request.query[:MAX_QUERY]))
         if not read_terms(request.query).counted and (request.query.strip() or not request.conditions):
             raise LancelotError("The query is blank.", "Give the words or the question to search for, or a filter.")
-        page = _again_if_stale(lambda: self._search(request))
+        page = _again_if_changed(lambda: self._search(request))
         told = f"Only the first {MAX_QUERY:,} of the query's {given:,} characters were used."
         return replace(page, notes=(told, *page.notes)) if given > MAX_QUERY else page
 
@@ -4971,15 +5004,15 @@ class Searcher:
         self, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
     ) -> Overview:
         """A warm start: readme- and overview-like sources first, then the others in the order of the table."""
-        return _again_if_stale(lambda: self._overview(limit, table, conditions))
+        return _again_if_changed(lambda: self._overview(limit, table, conditions))
 
     def read(self, request: ReadRequest) -> ChunkInContext:
         """One chunk by the id of a hit, with its neighbours; LancelotError where the id is gone."""
-        return _again_if_stale(lambda: self._read(request))
+        return _again_if_changed(lambda: self._read(request))
 
     def files(self, *, limit: int, offset: int, file_type: str | None = None, table: str | None = None) -> FilePage:
         """The sources of a table, those of one file type where it is named."""
-        return _again_if_stale(lambda: self._files(limit, offset, file_type, table))
+        return _again_if_changed(lambda: self._files(limit, offset, file_type, table))
 
     def ask(
         self, question: str, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
@@ -5013,16 +5046,18 @@ class Searcher:
         """What there is to search, whatever is broken."""
         layouts: list[TableLayout] = []
         unreadable: dict[str, LancelotError] = {}
-        problem, remedy, default, default_problem = "", "", None, ""
+        problem: LancelotError | None = None
+        default, default_problem = None, ""
         try:
             # A disk or an object store that does not answer must not keep the answer back.
             layouts, unreadable, default, default_problem = bounded(
                 self._read_folder, seconds=STATUS_SECONDS, name="reading the folder"
             )
         except LancelotError as error:
-            problem, remedy = str(error), error.remedy
+            problem = error
         except TimeoutError:
-            problem = f"The folder was not read within {STATUS_SECONDS:g} s. See whether its disk or server answers."
+            told = f"The folder was not read within {STATUS_SECONDS:g} s."
+            problem = LancelotError(told, "See whether its disk or server answers.", kind="no-answer")
         embedder = self.embedder
         vectorless: dict[str, str] = {}
         if embedder.available:
@@ -5034,8 +5069,7 @@ class Searcher:
             key=embedder.lookup,
             embeddings=embedder.available,
             why_no_embeddings="" if embedder.available else embedder.why_not,
-            problem=problem,
-            remedy=remedy,
+            error=problem,
             tables=tuple(layouts),
             unreadable=unreadable,
             default_table=default,
@@ -5045,7 +5079,7 @@ class Searcher:
 
     def stats(self, table: str) -> Stats:
         """What a table holds; of more than MAX_COUNTED_ROWS rows only how many, since every row would be read."""
-        return _again_if_stale(lambda: self._stats(table))
+        return _again_if_changed(lambda: self._stats(table))
 
     def _stats(self, name: str) -> Stats:
         table = self.store.open(name)
@@ -5076,7 +5110,8 @@ class Searcher:
                 scope, [n for batch in scope.batches(["_rowid"], most=1) for n in batch.column("_rowid").to_pylist()]
             )
         except LancelotError as error:
-            return LancelotError(str(error), LOOK_AT_STATUS) if error.stale else error
+            is_changed = error.kind in ("changed", "missing")
+            return LancelotError(str(error), LOOK_AT_STATUS, kind="damaged") if is_changed else error
         return None
 
     def _default_table(self) -> tuple[str | None, str]:
@@ -5182,9 +5217,9 @@ class Searcher:
                     return _Found(ranking, "fts", notes + _unmatched_notes(missing, scope))
                 reason = "the full-text index found nothing"
             except LancelotError as error:
-                if error.stale:
+                if error.kind == "changed":
                     raise
-                reason = f"the full-text index failed ({shorten(str(error).partition('. ')[0], 200)})"
+                reason = f"the full-text index failed ({shorten(error.cause.rstrip('.'), 200)})"
         terms = read_terms(query)
         scan = scan_terms(scope, terms)
         ranking = scan.ranking(by_share=False)
@@ -5202,7 +5237,7 @@ class Searcher:
         try:
             vectors, vectorless = self._rank_vector(reading, scope)
         except LancelotError as error:
-            if error.stale:
+            if error.kind == "changed":
                 raise
             return self._fall_back(request, reading, scope, f"vector search was not possible: {error}")
         if not vectors.rows and request.search_type == "auto":
@@ -5413,8 +5448,8 @@ class Searcher:
 
     def _tables_with_text(self) -> str:
         layouts, _ = self.store.layouts()
-        names = listed(layout.table for layout in layouts if layout.text)
-        return "" if names == "none" else f"Tables with text are {names}."
+        names = [layout.table for layout in layouts if layout.text]
+        return f"Tables with text are {listed(names)}." if names else ""
 
     def _tables_there_are(self) -> str:
         layouts, _ = self.store.layouts()
@@ -5856,7 +5891,7 @@ def _embeddings_object(status: Status) -> dict[str, Any]:
         "endpoint": host_of(settings.endpoint),
         "key": f"from the {lookup.place}" if lookup.place else "none",
         "why": status.why_no_embeddings,
-        "keychain": " ".join(lookup.reasons),
+        "keychain": " ".join(map(str, lookup.reasons)),
     }
     return {name: value for name, value in answer.items() if value != ""}
 
@@ -5866,13 +5901,13 @@ def _status_object(status: Status) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "lancelot": __version__,
         "folder": settings.path and shown_path(settings.path),
-        "connected": not status.problem,
-        "problem": status.problem,
+        "connected": status.error is None,
+        "problem": str(status.error or ""),
         "defaultTable": status.default_table,
         "defaultTableProblem": shorten(status.default_problem, 600),
         "defaultSearchType": settings.search_type,
         "embeddings": _embeddings_object(status),
-        "settingProblems": list(settings.problems),
+        "settingProblems": [str(problem) for problem in settings.problems],
         "unreadableTables": {
             name: shorten(error.cause, 300) for name, error in itertools.islice(status.unreadable.items(), 50)
         },
@@ -6047,7 +6082,8 @@ def status_lines(status: Status) -> str:
     lines = [
         f"Lancelot {__version__}",
         f"folder:      {report['folder'] or 'not set'}",
-        *(f"problem:     {problem}" for problem in (status.problem, *status.settings.problems) if problem),
+        *([f"problem:     {status.error}"] if status.error else []),
+        *(f"problem:     {problem}" for problem in status.settings.problems),
         f"embeddings:  {state}; key: {embeddings['key']}",
     ]
     lines += [f"keychain:    {embeddings['keychain']}"] if "keychain" in embeddings else []
@@ -6088,23 +6124,15 @@ class Examination:
     seconds: float = CHECK_SECONDS
 
 
-def _setting_check(settings: Settings, problem: str) -> Check:
-    name = next((setting.name for setting in SETTINGS if problem.startswith(f"{setting.name} ")), "")
-    if name in settings.refused:
-        return Check("settings", "failed", problem, f"Correct {name}, or unset it.")
-    if name == "LANCEDB_PATH":
-        return Check("settings", "warning", problem, "Set LANCEDB_PATH to an absolute path.")
-    if name:
-        return Check("settings", "warning", problem, f"Set {name} in the environment alone.")
-    return Check("settings", "warning", problem, "Run `lancelot init`, which writes the file anew.")
-
-
 def check_settings(status: Status) -> list[Check]:
     """A line for each setting that was not understood or is not where it should be."""
     settings = status.settings
     named = [setting.name for setting in SETTINGS if settings.is_set(setting.name)]
     well = Check("settings", "ok", f"Set: {listed(named)}." if named else "None is set: the defaults hold.")
-    return [_setting_check(settings, problem) for problem in settings.problems] or [well]
+    return [
+        Check("settings", "failed" if problem.kind == "invalid" else "warning", problem.cause, problem.remedy)
+        for problem in settings.problems
+    ] or [well]
 
 
 def check_index_roots(status: Status) -> list[Check]:
@@ -6130,10 +6158,10 @@ def _folder_error(path: str | None) -> LancelotError | None:
 def _address_check(status: Status) -> Check:
     """Whether the address was reached: the status tried to list its tables."""
     path = shorten(shown_path(str(status.settings.path)), 150)  # the reason after it must not be cut off
-    if not status.problem:
+    if not status.error:
         return Check("folder", "ok", path)
-    told = status.problem.removesuffix(status.remedy).strip()
-    return Check("folder", "failed", f"{path}: {told}", status.remedy or "Check the address and the network.")
+    remedy = status.error.remedy or "Check the address and the network."
+    return Check("folder", "failed", f"{path}: {status.error.cause}", remedy)
 
 
 def check_database_folder(status: Status) -> list[Check]:
@@ -6166,17 +6194,16 @@ def _tables_there(status: Status) -> Check:
 
 def check_tables(status: Status) -> list[Check]:
     """How many tables can be read, and each that cannot; nothing where folder or processor are already at fault."""
-    if status.problem:
+    if status.error:
         path = status.settings.path
         at_fault = is_address(str(path)) or _folder_error(path) or processor_problem(processor_flags())
-        told = status.problem.removesuffix(status.remedy).strip()
-        remedy = status.remedy or "Check the folder or address and its files."
-        return [] if at_fault else [Check("tables", "failed", told, remedy)]
+        remedy = status.error.remedy or "Check the folder or address and its files."
+        return [] if at_fault else [Check("tables", "failed", status.error.cause, remedy)]
     restore = "Restore the table, or write it again."
     if is_address(str(status.settings.path)):
         restore = "Check the store and the network; restore the table only where both are well."
     lines = [
-        Check("tables", "failed", f"{name}: {e.cause}", restore if e.remedy == LOOK_AT_STATUS else e.remedy)
+        Check("tables", "failed", f"{name}: {e.cause}", restore if e.kind in ("damaged", "missing") else e.remedy)
         for name, e in status.unreadable.items()
     ]
     if status.default_problem:
@@ -6268,22 +6295,16 @@ def _open_to_others(path: Path) -> Check | None:
     return Check("key", "warning", f"Others may use {path} (mode {mode:04o}).", f"Run: chmod 600 {path}")
 
 
-def is_unread(reason: str) -> bool:
-    """Whether a place was there and could not be read, so that it may hold a key."""
-    return any(words in reason for words in ("locked", "did not answer", "credential file", "key file"))
-
-
 def check_key(status: Status) -> list[Check]:
     """Where the key is, what could not be read, and whether the files that protect it are closed to others."""
     settings, lookup = status.settings, status.key
     host = host_of(settings.endpoint)
     told = f"The key for {host} is from the {lookup.place}." if lookup.place else f"No key for {host} is there."
-    unread = [reason for reason in lookup.reasons if is_unread(reason)]
-    neutral = [reason for reason in lookup.reasons if reason not in unread]
+    neutral = (str(reason) for reason in lookup.reasons if reason not in lookup.unread)
     files = (credentials_file(settings.config_dir), key_file(settings.config_dir))
     return [
         Check("key", "ok", " ".join([told, *neutral])),
-        *(Check("key", "warning", why, "Unlock or repair it, or set OPENAI_API_KEY.") for why in unread),
+        *(Check("key", "warning", str(why), "Unlock or repair it, or set OPENAI_API_KEY.") for why in lookup.unread),
         *filter(None, map(_open_to_others, files)),
     ]
 
@@ -6407,14 +6428,14 @@ def examine(status: Status, examinations: Iterable[Examination]) -> Iterator[Che
             yield replace(line, message=_cleaned(line.message), remedy=_cleaned(line.remedy))
 
 
-def unread_status(settings: Settings, *, problem: str = "") -> Status:
+def unread_status(settings: Settings, *, error: LancelotError | None = None) -> Status:
     """A status before anything was looked at."""
     return Status(
         settings=settings,
         key=KeyLookup(None),
         embeddings=False,
         why_no_embeddings="",
-        problem=problem,
+        error=error,
         tables=(),
         unreadable={},
         default_table=None,
@@ -6427,8 +6448,8 @@ def read_status(searcher: Searcher) -> Status:
         return searcher.status()
     except Exception:
         logger.exception("reading the folder failed: this is a defect of Lancelot")
-    told = "The folder could not be read, by a defect of Lancelot. The log on standard error says more."
-    return unread_status(searcher.settings, problem=told)
+    told = "The folder could not be read, by a defect of Lancelot."
+    return unread_status(searcher.settings, error=LancelotError(told, "The log on standard error says more."))
 
 
 def _read_stats(searcher: Searcher, status: Status) -> Stats | None:
@@ -7477,7 +7498,7 @@ def command_status(session: Session) -> int:
         say_json(status_json(status, verbose=session.arguments.verbose))
     else:
         say_lines(status_lines(status))
-    return 1 if status.problem else 0
+    return 1 if status.error else 0
 
 
 def command_version(session: Session) -> int:

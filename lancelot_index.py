@@ -65,7 +65,6 @@ from lancelot import (
     LancelotError,
     Session,
     T,
-    TextsRefusedError,
     Vector,
     __version__,
     agrees,
@@ -2286,16 +2285,16 @@ class BulkEmbedder:
             return [None] * len(texts)
         try:
             vectors = self._embedder.ask(texts, model, seconds=BULK_SECONDS, retries=retries)
-        except TextsRefusedError as error:
-            return self._in_halves(texts, model, error)
         except LancelotError as error:
+            if error.kind == "refused-texts":
+                return self._in_halves(texts, model, error)
             self._failure = str(error)
             return [None] * len(texts)
         self._worked = True
         self._refused.update(text for text, vector in zip(texts, vectors, strict=True) if vector is None)
         return [array.array("f", vector) if vector else None for vector in vectors]
 
-    def _in_halves(self, texts: list[str], model: str, error: TextsRefusedError) -> list[Vector[float] | None]:
+    def _in_halves(self, texts: list[str], model: str, error: LancelotError) -> list[Vector[float] | None]:
         """Servers differ in how many texts they take, and in how long ones: what is refused is divided."""
         if len(texts) > 1:
             middle = len(texts) // 2

@@ -52,6 +52,7 @@ from lancelot import (
     ChatModel,
     Check,
     Embedder,
+    ErrorKind,
     Examination,
     KeyLookup,
     LancelotError,
@@ -75,7 +76,6 @@ from lancelot import (
     host_of,
     is_address,
     is_at_terminal,
-    is_unread,
     key_name,
     keychain_read,
     listed,
@@ -1024,16 +1024,16 @@ def _wrong_lengths(length: int, layouts: Iterable[TableLayout]) -> list[Check]:
     return lines
 
 
-def _embedding_remedy(told: str, status: Status) -> str:
-    if "API key" in told and status.key.place == "environment":
-        return "Set OPENAI_API_KEY to another key."
-    if "API key" in told:
-        return "Store another key with `lancelot init`."
-    if "rate limit" in told:
-        return "Wait a while, or see to the key's quota."
-    if "did not answer within" in told:
-        return "Try again, since a model may have to be loaded first, or raise LANCELOT_EMBEDDING_TIMEOUT."
-    return "Check OPENAI_BASE_URL and EMBEDDING_MODEL."
+def _embedding_remedy(kind: ErrorKind, status: Status) -> str:
+    in_environment = status.key.place == "environment"
+    another_key = "Set OPENAI_API_KEY to another key." if in_environment else "Store another key with `lancelot init`."
+    remedies: dict[ErrorKind, str] = {
+        "refused-key": another_key,
+        "denied": another_key,
+        "busy": "Wait a while, or see to the key's quota.",
+        "no-answer": "Try again, since a model may have to be loaded first, or raise LANCELOT_EMBEDDING_TIMEOUT.",
+    }
+    return remedies.get(kind, "Check OPENAI_BASE_URL and EMBEDDING_MODEL.")
 
 
 def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Check]:
@@ -1042,8 +1042,8 @@ def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Che
     try:
         length = len(embedder.embed([PLAIN_TEXT], model=model)[0])
     except LancelotError as error:
-        refused = "refused the API key" in str(error) or "cannot be given this API key" in str(error)
-        return [Check("embeddings", "failed", str(error), _embedding_remedy(str(error), status), refused=refused)]
+        remedy = _embedding_remedy(error.kind, status)
+        return [Check("embeddings", "failed", str(error), remedy, refused=error.kind == "refused-key")]
     tables = [layout for layout in status.tables if (layout.model or embedder.model) == model]
     return [Check("embeddings", "ok", f"{host} embeds with {model}: length {length}."), *_wrong_lengths(length, tables)]
 
@@ -1081,7 +1081,7 @@ def check_keychain(status: Status) -> list[Check]:
     try:
         keychain_read(key_name(status.settings.endpoint))
     except LancelotError as error:
-        if is_unread(error.cause):
+        if error.kind != "failed":
             return [Check("keychain", "warning", error.cause, error.remedy or "Unlock it, or keep the key elsewhere.")]
         return [Check("keychain", "ok", f"{error.cause} `lancelot init` keeps a key in an encrypted file instead.")]
     return [Check("keychain", "ok", "The system keychain answers.")]
@@ -1312,8 +1312,8 @@ def _trial_settings(session: Session, values: Mapping[str, str], key: str) -> Se
 def _report_folder(settings: Settings, *, must_work: bool) -> None:
     """Says which tables a folder holds; LancelotError where it cannot be searched."""
     status = Searcher(settings, embedder=Embedder(settings, key=lambda _: KeyLookup(None))).status()
-    if status.problem and must_work:
-        raise LancelotError(status.problem, "Nothing was stored.")
+    if status.error and must_work:
+        raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
     say(f"Folder {shown_path(settings.path or '')}: {plural(len(status.tables), 'table')}")
     for layout in status.tables:
         kind = "text and vectors" if layout.text and layout.vectors else "text" if layout.text else "vectors only"

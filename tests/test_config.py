@@ -191,17 +191,18 @@ def test_a_bad_value_is_told_with_what_is_allowed_and_the_default_is_used(  # no
         write_file(config_dir, {name: value})
     settings = make_settings(**({name: value} if origin == "environment" else {}))
     (problem,) = settings.problems
-    assert problem.startswith(f"{name} ({origin}) is ")
-    assert f'"{value}"' in problem
-    assert f"allowed is {allowed}; " in problem
+    assert (problem.kind, problem.remedy) == ("invalid", f"Correct {name}, or unset it.")
+    assert problem.cause.startswith(f"{name} ({origin}) is ")
+    assert f'"{value}"' in problem.cause
+    assert f"allowed is {allowed}; " in problem.cause
     default = DEFAULTS[name]
-    assert problem.endswith("no value is used." if default is None else f"the default {default} is used.")
+    assert problem.cause.endswith("no value is used." if default is None else f"the default {default} is used.")
     assert value_of(settings, name) == default
     assert not settings.is_set(name)
 
 
 def test_a_long_or_many_lined_bad_value_stays_one_short_line(make_settings: Make) -> None:
-    (problem,) = make_settings(LANCEDB_DEFAULT_LIMIT="line one\nline two " + "x" * 5000).problems
+    (problem,) = map(str, make_settings(LANCEDB_DEFAULT_LIMIT="line one\nline two " + "x" * 5000).problems)
     assert "\n" not in problem
     assert "line one line two" in problem
     assert len(problem) < 300
@@ -209,7 +210,7 @@ def test_a_long_or_many_lined_bad_value_stays_one_short_line(make_settings: Make
 
 def test_every_wrong_setting_is_told_at_once(make_settings: Make) -> None:
     settings = make_settings(LANCEDB_DEFAULT_LIMIT="x", EMBEDDING_DIMENSIONS="y", LANCELOT_LOG_LEVEL="z")
-    assert [problem.split()[0] for problem in settings.problems] == [
+    assert [str(problem).split()[0] for problem in settings.problems] == [
         "LANCEDB_DEFAULT_LIMIT",
         "EMBEDDING_DIMENSIONS",
         "LANCELOT_LOG_LEVEL",
@@ -225,7 +226,7 @@ def test_a_bad_value_of_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch,
     others = (setting for setting in lancelot.SETTINGS if setting.name != "OPENAI_API_KEY")
     monkeypatch.setattr(lancelot, "SETTINGS", (refusing, *others))
     settings = lancelot.load_settings({"OPENAI_API_KEY": "sk-very-secret"}, config_dir)
-    (problem,) = settings.problems
+    (problem,) = map(str, settings.problems)
     assert problem.startswith("OPENAI_API_KEY (environment) is a value, but allowed is a key")
     assert "sk-very-secret" not in problem + repr(settings)
 
@@ -250,7 +251,7 @@ def test_a_relative_path_is_noted_with_the_folder_that_it_depends_on(
     monkeypatch.chdir(tmp_path)
     settings = make_settings(LANCEDB_PATH="data/db")
     assert settings.path == "data/db"
-    (problem,) = settings.problems
+    (problem,) = map(str, settings.problems)
     assert '"data/db"' in problem
     assert str(tmp_path) in problem
     assert "absolute" in problem
@@ -264,7 +265,7 @@ def test_a_working_folder_that_is_gone_does_not_stop_the_settings(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    (problem,) = make_settings(LANCEDB_PATH="data/db").problems
+    (problem,) = map(str, make_settings(LANCEDB_PATH="data/db").problems)
     assert "relative path" in problem
 
 
@@ -283,7 +284,7 @@ def test_a_file_address_is_read_as_its_path(address: str, make_settings: Make) -
 def test_a_file_address_of_another_machine_is_refused(make_settings: Make) -> None:
     settings = make_settings(LANCEDB_PATH="file://server/data")
     assert settings.path is None
-    assert "an address such as file:///home/me/lancedb" in settings.problems[0]
+    assert "an address such as file:///home/me/lancedb" in str(settings.problems[0])
 
 
 @pytest.mark.parametrize("path", [r"C:\data\db", "C:/data/db", "c://data/db"])
@@ -326,7 +327,7 @@ def test_a_base_url_is_read_with_and_without_its_path(given_url: str, read: str,
     ],
 )
 def test_a_bad_base_url_is_told_without_its_user_and_password(address: str, make_settings: Make) -> None:
-    (problem,) = make_settings(OPENAI_BASE_URL=address).problems
+    (problem,) = map(str, make_settings(OPENAI_BASE_URL=address).problems)
     assert "host" in problem
     assert not [part for part in ("alice", "hun", "ter2") if part in problem]
 
@@ -354,22 +355,22 @@ def test_user_and_password_of_the_server_are_in_no_answer(
 def test_a_file_that_holds_no_object_is_told_and_not_used(content: str, make_settings: Make, config_dir: Path) -> None:
     path = write_file(config_dir, content)
     settings = make_settings(LANCEDB_DEFAULT_LIMIT=3)
-    (problem,) = settings.problems
+    (problem,) = map(str, settings.problems)
     assert str(path) in problem
     assert "is not a JSON object" in problem
-    assert "run `init` again" in problem
+    assert "Run `lancelot init`" in problem
     assert (settings.table, settings.default_limit) == ("documents", 3)
 
 
 def test_a_file_that_is_no_text_is_told_and_not_used(make_settings: Make, config_dir: Path) -> None:
     write_file(config_dir, "").write_bytes(b'{"LANCEDB_TABLE": "\xff\xfe"}')
-    (problem,) = make_settings().problems
+    (problem,) = map(str, make_settings().problems)
     assert "cannot be read" in problem
 
 
 def test_a_folder_in_the_file_s_place_is_told_and_not_used(make_settings: Make, config_dir: Path) -> None:
     (config_dir / "settings.json").mkdir(parents=True)
-    (problem,) = make_settings().problems
+    (problem,) = map(str, make_settings().problems)
     assert "is no file, so its values are not used" in problem
     assert make_settings().table == "documents"
 
@@ -394,7 +395,7 @@ def test_a_file_that_may_not_be_read_is_told_and_not_used(
     path = write_file(config_dir, {"LANCEDB_TABLE": "notes"})
     monkeypatch.setattr(Path, "read_text", refuse)
     (problem,) = make_settings().problems
-    assert problem == f"The settings file {path} cannot be read (Permission denied), so its values are not used."
+    assert problem.cause == f"The settings file {path} cannot be read (Permission denied), so its values are not used."
 
 
 def test_no_settings_file_is_no_problem(make_settings: Make, config_dir: Path) -> None:
@@ -413,7 +414,7 @@ def test_a_secret_in_the_settings_file_is_not_used_and_that_is_told(make_setting
     write_file(config_dir, {"OPENAI_API_KEY": "sk-very-secret"})
     settings = make_settings()
     assert settings.api_key is None
-    (problem,) = settings.problems
+    (problem,) = map(str, settings.problems)
     assert "OPENAI_API_KEY" in problem
     assert "sk-very-secret" not in problem
 
@@ -445,7 +446,7 @@ def test_no_text_in_any_variable_or_in_the_file_stops_the_settings(
     for setting in lancelot.SETTINGS:
         if not settings.is_set(setting.name):
             assert value_of(settings, setting.name) == setting.default
-    for problem in settings.problems:
+    for problem in map(str, settings.problems):
         assert problem == lancelot.one_line(problem)
 
 

@@ -227,8 +227,9 @@ def test_an_embedder_is_made_without_looking_for_a_key(make_settings: MakeSettin
 
 
 def test_a_locked_keychain_is_told_as_a_reason(make_settings: MakeSettings) -> None:
-    reasons = ("This machine offers no system keychain.", "The system keychain is locked.")
-    embedder = Embedder(make_settings(), key=lambda _: KeyLookup(None, None, reasons))
+    none = LancelotError("This machine offers no system keychain.")
+    locked = LancelotError("The system keychain is locked.", kind="denied")
+    embedder = Embedder(make_settings(), key=lambda _: KeyLookup(None, None, (none, locked)))
     assert embedder.why_not == "No API key is set, so there are no embeddings. The system keychain is locked."
 
 
@@ -422,3 +423,30 @@ def test_a_proxy_that_cannot_be_used_is_told(make_settings: MakeSettings, monkey
 )
 def test_this_machine_is_told_from_others(url: str, is_here: bool) -> None:  # noqa: FBT001 - a value of the table above
     assert lancelot.is_loopback(url) is is_here
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "kind"),
+    [
+        (("--require-key", "sk-right"), "sk-wrong", "refused-key"),
+        (("--require-key", "sk-right"), None, "denied"),
+        (("--fail-with", "403"), "sk-any", "denied"),
+        (("--fail-with", "429"), "sk-any", "busy"),
+        (("--fail-with", "413"), "sk-any", "refused-texts"),
+        (("--fail-with", "503"), "sk-any", "failed"),
+        (("--delay", "5"), "sk-any", "no-answer"),
+        ((), "sk-ä", "refused-key"),
+    ],
+)
+def test_the_kind_of_a_failure_says_what_may_be_done(
+    options: tuple[str, ...],
+    key: str | None,
+    kind: str,
+    make_settings: MakeSettings,
+    embedding_server: Callable[..., str],
+) -> None:
+    limit = "0.3" if "--delay" in options else "15"
+    settings = make_settings(OPENAI_BASE_URL=embedding_server(*options), LANCELOT_EMBEDDING_TIMEOUT=limit)
+    with pytest.raises(LancelotError) as failure:
+        Embedder(settings, key=lambda _: KeyLookup(key)).embed(["text"])
+    assert failure.value.kind == kind

@@ -79,7 +79,7 @@ def make_status(make_settings: Callable[..., lancelot.Settings], **changed: Any)
         "settings": make_settings(),
         "key": lancelot.KeyLookup(None),
         "embeddings": False,
-        "problem": "",
+        "error": None,
         "tables": (),
         "unreadable": {},
         "default_table": None,
@@ -465,7 +465,7 @@ def test_a_status_reads_as_before(
     made = make_settings(
         LANCEDB_PATH=folder / "anythingllm", LANCEDB_TABLE="world-notes", OPENAI_BASE_URL="http://127.0.0.1:9/v1"
     )
-    reasons = ("This machine offers no system keychain.",)
+    reasons = (lancelot.LancelotError("This machine offers no system keychain."),)
     embedder = lancelot.Embedder(made, key=lambda _: lancelot.KeyLookup(None, None, reasons))
     status = lancelot.examined_status(lancelot.Searcher(made, embedder=embedder))
     assert is_as_before(without_this_machine(indented(status_json(status, verbose=True)), machine), "status.json")

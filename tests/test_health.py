@@ -236,20 +236,22 @@ def test_a_key_file_that_is_gone_is_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("reason", "status"),
-    [("The system keychain is locked.", "warning"), ("This machine offers no system keychain.", "ok")],
+    ("kind", "status"),
+    [("denied", "warning"), ("no-answer", "warning"), ("damaged", "warning"), ("failed", "ok")],
 )
 def test_the_keychain_is_tried_where_the_key_came_from_the_environment(
-    reason: str, status: str, make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
+    kind: lancelot.ErrorKind, status: str, make_searcher: MakeSearcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searcher = make_searcher(LANCEDB_PATH=FOLDER, OPENAI_API_KEY="sk-of-a-test")
 
+    error = lancelot.LancelotError("It is so.", kind=kind)
+
     def refuse(_host: str) -> NoReturn:
-        raise lancelot.LancelotError(reason)
+        raise error
 
     monkeypatch.setattr(lancelot_setup, "keychain_read", refuse)
     ((found, told),) = lines_of(searcher, "keychain")
-    assert (found, told.startswith(reason)) == (status, True)
+    assert (found, told.startswith("It is so.")) == (status, True)
     monkeypatch.setattr(lancelot_setup, "keychain_read", lambda _host: None)
     assert lines_of(searcher, "keychain") == [("ok", "The system keychain answers.")]
 
@@ -352,7 +354,7 @@ def test_a_folder_that_does_not_answer_is_a_status_in_time(
     monkeypatch.setattr(lancelot.Store, "layouts", lambda _store: released.wait(30))
     status = lancelot.examined_status(make_searcher(LANCEDB_PATH=FOLDER))
     released.set()
-    assert status.problem.startswith("The folder was not read within 0.05 s.")
+    assert str(status.error).startswith("The folder was not read within 0.05 s. See ")
     assert [(line.name, line.status) for line in status.checks if line.status != "ok"] == [("tables", "failed")]
 
 
@@ -543,3 +545,22 @@ def test_a_check_that_is_not_ok_has_a_remedy_in_json_and_one_that_is_has_none() 
     well = Check("a", "ok", "b")
     assert lancelot.check_object(well) == {"name": "a", "status": "ok", "message": "b"}
     assert lancelot.check_object(replace(well, remedy="c"))["remedy"] == "c"
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("damaged", "Restore the table, or write it again."),
+        ("missing", "Restore the table, or write it again."),
+        ("changed", "Its own."),
+        ("denied", "Its own."),
+        ("failed", "Its own."),
+    ],
+)
+def test_only_a_table_that_may_be_lost_is_to_be_restored(
+    kind: lancelot.ErrorKind, remedy: str, make_settings: Callable[..., lancelot.Settings]
+) -> None:
+    unreadable = {"notes": lancelot.LancelotError("It is so.", "Its own.", kind=kind)}
+    status = replace(lancelot.unread_status(make_settings(LANCEDB_PATH=FOLDER)), unreadable=unreadable)
+    (line,) = (line for line in lancelot.check_tables(status) if line.status == "failed")
+    assert (line.message, line.remedy) == ("notes: It is so.", remedy)

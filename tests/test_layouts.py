@@ -215,7 +215,7 @@ def test_tables_in_namespaces_and_their_list_are_refused_where_their_files_are_e
     refused = f"The table {table.replace('*', 'team')} keeps files outside its database folder"
     with pytest.raises(lancelot.LancelotError, match=re.escape(refused)):
         find(searcher, "zebra", "text", table="team$inner$chunks")
-    assert refused in str(searcher.status().unreadable or searcher.status().problem)
+    assert refused in str(searcher.status().unreadable or searcher.status().error)
 
 
 def test_a_folder_with_tables_in_namespaces_alone_is_a_database(in_namespaces: Any, tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def test_a_table_that_a_store_keeps_from_being_read_is_not_to_be_written_again(
 
 def test_the_reason_is_not_cut_off_by_a_long_address(make_settings: Callable[..., lancelot.Settings]) -> None:
     settings = make_settings(LANCEDB_PATH=f"s3://bucket/{'a' * 900}")
-    status = replace(lancelot.unread_status(settings), problem="The object store refused access.")
+    status = replace(lancelot.unread_status(settings), error=lancelot.LancelotError("The object store refused access."))
     (line,) = (one for one in lancelot.examine(status, lancelot.CHECKS) if one.name == "folder")
     assert line.message.endswith("a…: The object store refused access.")
 
@@ -661,7 +661,7 @@ def test_the_key_for_the_service_is_in_no_answer_and_goes_nowhere_else(
 def test_a_region_that_would_lead_to_another_host_is_not_used(make_settings: Callable[..., lancelot.Settings]) -> None:
     settings = make_settings(LANCEDB_REGION="evil.example/")
     assert settings.database_region == "us-east-1"
-    assert "LANCEDB_REGION (environment) is" in settings.problems[0]
+    assert "LANCEDB_REGION (environment) is" in str(settings.problems[0])
 
 
 def test_the_service_without_a_key_is_not_asked(make_searcher: Callable[..., lancelot.Searcher]) -> None:

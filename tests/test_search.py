@@ -380,7 +380,7 @@ def test_the_status_tells_what_is_wrong_with_the_folder(broken: str, make_search
     (tmp_path / "empty").mkdir()
     paths = {} if broken == "unset" else {"LANCEDB_PATH": tmp_path / broken}
     status = make_searcher(**paths).status()
-    assert bool(status.problem) == (broken != "empty")
+    assert bool(status.error) == (broken != "empty")
     assert status.tables == ()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from conftest import child_environment
@@ -307,6 +308,129 @@ def test_the_environment_is_read_in_three_places_only() -> None:
 
 
 # Errors
+
+
+WORDS_OF_AN_ERROR = {"cause", "remedy", "why_not", "why_no_embeddings", "default_problem"}
+HELD_ERRORS = re.compile(r"attr='(problems|reasons|unread|unreadable)'")
+"""What holds errors and is gone through."""
+READERS = {
+    "startswith",
+    "endswith",
+    "partition",
+    "rpartition",
+    "removesuffix",
+    "removeprefix",
+    "find",
+    "index",
+    "count",
+}
+READERS |= {"search", "match", "fullmatch", "findall"}
+
+
+def holds_words(node: ast.AST, words: set[str], errors: set[str]) -> bool:
+    """Whether an expression is made from an error's words: an attribute, a name that got them, or an error as a text."""
+    return any(
+        (isinstance(part, ast.Attribute) and part.attr in WORDS_OF_AN_ERROR)
+        or (isinstance(part, ast.Name) and part.id in words)
+        or (isinstance(part, ast.Call | ast.FormattedValue) and named(part) & errors)
+        for part in ast.walk(node)
+    )
+
+
+def named(node: ast.Call | ast.FormattedValue) -> set[str]:
+    """The names and attributes that are made a text: by str(), or within an f-string."""
+    if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in ("str", "repr")):
+        return set()
+    parts = [part for inner in ast.iter_child_nodes(node) for part in ast.walk(inner)]
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    return names | {part.attr for part in parts if isinstance(part, ast.Attribute)}
+
+
+def errors_in(function: ast.AST) -> set[str]:
+    """The names that a function gives to errors of ours: it catches them, takes them, or goes through them."""
+    names: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.ExceptHandler) and node.name and "LancelotError" in ast.dump(node.type or node):
+            names.add(node.name)
+        if isinstance(node, ast.arg) and "LancelotError" in ast.dump(node.annotation or node):
+            names.add(node.arg)
+        if isinstance(node, ast.comprehension | ast.For) and HELD_ERRORS.search(ast.dump(node.iter)):
+            names |= {part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)}
+    return names
+
+
+def readings(tree: ast.Module) -> list[str]:
+    """Where a program compares or takes apart the words of an error, followed through variables and parameters."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    words: dict[str, set[str]] = {function.name: set() for function in functions}
+    found: set[str] = set()
+    for _ in range(4):  # as many functions as words are handed on through
+        for function in functions:
+            errors, known = errors_in(function), words[function.name]
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and holds_words(node.value, known, errors):
+                    known |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+                if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn | ast.Eq | ast.NotEq):
+                    read = [node.left, *node.comparators]
+                    found |= {f"{node.lineno}" for part in read if holds_words(part, known, errors)}
+                if isinstance(node, ast.Call):
+                    hand_on(node, known, errors, functions, words)
+                    is_reader = isinstance(node.func, ast.Attribute) and node.func.attr in READERS
+                    found |= {f"{node.lineno}"} if is_reader and holds_words(node, known, errors) else set()
+    return sorted(found)
+
+
+def hand_on(
+    call: ast.Call, known: set[str], errors: set[str], functions: list[Any], words: dict[str, set[str]]
+) -> None:
+    """Notes the parameters of a function of the module that get an error's words by a call."""
+    for function in functions:
+        if isinstance(call.func, ast.Name) and call.func.id == function.name:
+            names = [argument.arg for argument in function.args.args]
+            given = {**dict(zip(names, call.args, strict=False)), **{one.arg: one.value for one in call.keywords}}
+            words[function.name] |= {
+                name for name, value in given.items() if name and holds_words(value, known, errors)
+            }
+
+
+@each_module
+def test_nothing_is_decided_by_the_words_of_an_error(module: str) -> None:
+    assert readings(TREES[module]) == []
+
+
+CAUGHT = """
+def use():
+    try:
+        return 1
+    except LancelotError as error:
+"""
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "return 'locked' in str(error)",
+        "return error.cause.startswith('No ')",
+        "return error.remedy == LOOK",
+        "told = f'{error} more'\n        return 'refused' in told",
+        "return str(error).partition('. ')[0]",
+        "return re.search('x', error.cause)",
+        "return [reason for reason in lookup.reasons if 'locked' in str(reason)]",
+        "return is_unread(error.cause)\ndef is_unread(reason):\n    return 'locked' in reason",
+        "pass\ndef check(status):\n    return status.error.cause.removesuffix('x')",
+        "pass\ndef check(error: LancelotError):\n    return 'x' in str(error)",
+    ],
+)
+def test_the_search_for_readings_of_words_finds_them(reading: str) -> None:
+    assert readings(ast.parse(CAUGHT + " " * 8 + reading)) != []
+
+
+def test_the_search_for_readings_of_words_leaves_kinds_and_sentences_alone() -> None:
+    fine = (
+        "told = f'{error} more'\n        return error.kind == 'changed' or Other(told.strip(), error.remedy or 'Look.')"
+    )
+    assert readings(ast.parse(CAUGHT + " " * 8 + fine)) == []
+    assert readings(ast.parse(CAUGHT.replace("LancelotError", "RuntimeError") + " " * 8 + "'v1' in str(error)")) == []
 
 
 def test_a_broad_except_stands_only_where_it_is_accounted_for() -> None:
