@@ -12,21 +12,20 @@ import os
 import sys
 
 
-def is_standard(folder):
-    """Whether a folder of `sys.path` holds the standard library."""
-    library = os.path.dirname(os.__file__)
-    within = (folder + os.sep).startswith(library + os.sep) and "-packages" not in folder[len(library) :]
-    zipped = "python%d%d.zip" % sys.version_info[:2]
-    windows = os.name == "nt" and folder == sys.base_exec_prefix
-    return within or windows or os.path.basename(folder) in ("lib-dynload", "DLLs", zipped)
-
-
 def isolate():
-    """Takes everything but the archive and Python's own library off `sys.path`.
+    """Take everything but the archive and Python's own library off `sys.path`.
 
     PYTHONPATH comes before the packages of the archive and would replace them; the packages of the
     machine come after, and an optional import would find one of a version that nobody has tried.
     """
+    library = os.path.dirname(os.__file__)
+
+    def is_standard(folder):
+        within = (folder + os.sep).startswith(library + os.sep) and "-packages" not in folder[len(library) :]
+        zipped = "python%d%d.zip" % sys.version_info[:2]
+        windows = os.name == "nt" and folder == sys.base_exec_prefix
+        return within or windows or os.path.basename(folder) in ("lib-dynload", "DLLs", zipped)
+
     sys.path[1:] = [folder for folder in sys.path[1:] if is_standard(folder)]
     # The bytecode that was shipped is looked for beside its source only where this is not set.
     sys.pycache_prefix = None
@@ -51,7 +50,7 @@ def interpreter():
 
 
 def glibc_version():
-    """The version of glibc as two numbers; None where there is another C library, such as musl."""
+    """Return the version of glibc as two numbers, or None if there is another C library, such as musl."""
     try:
         version = os.confstr("CS_GNU_LIBC_VERSION").split()[1]
     except (AttributeError, IndexError, OSError, ValueError):
@@ -59,29 +58,22 @@ def glibc_version():
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def built_for():
-    """What `build.py` wrote down about the Python that this archive is for."""
-    import json
-
-    return json.loads(__loader__.get_data("built_for.json").decode())
-
-
 def refuse(sentence):
-    """Ends the program with exit code 1 and a sentence on stderr."""
+    """End the program with exit code 1 and a sentence on stderr."""
     sys.exit("%s %s" % (os.path.basename(sys.argv[0]), sentence))
 
 
-def check_interpreter(expected, found):
-    """Refuses a Python that the compiled modules inside cannot be loaded by."""
-    if found != expected:
+def check_machine():
+    """Refuse a Python and a C library that the compiled modules inside are not for, as `build.py` wrote it down."""
+    import json
+
+    target = json.loads(__loader__.get_data("built_for.json").decode())
+    if interpreter() != target["interpreter"]:
         refuse(
             "is for %s, but was started by %s: start it with the former, or get the archive made for the latter."
-            % (expected, found)
+            % (target["interpreter"], interpreter())
         )
-
-
-def check_glibc(needed, found):
-    """Refuses a C library that is not the one the compiled modules inside need, or is older."""
+    needed, found = target["glibc"], glibc_version()
     if needed and (found or (0, 0)) < tuple(needed):
         has = "glibc %d.%d" % found if found else "another C library"
         refuse(
@@ -90,7 +82,7 @@ def check_glibc(needed, found):
 
 
 def unpacked_folder():
-    """Where shiv unpacks this archive; raises RuntimeError where there is no home folder."""
+    """Where shiv unpacks this archive; raises RuntimeError if there is no home folder."""
     import types
 
     import _bootstrap
@@ -101,72 +93,39 @@ def unpacked_folder():
 
 
 def unfinished(folder):
-    """Where shiv unpacks what it then renames to `folder`: it stays behind where the process is killed meanwhile."""
+    """Where shiv unpacks what it then renames to `folder`: it stays behind if the process is killed meanwhile."""
     return folder.parent / (folder.name + ".tmp")
 
 
-def check_space(archive, folder):
-    """Raises OSError where the disk cannot hold what is inside, unless that is unpacked at this moment or was just now."""
-    import shutil
-
-    needed = sum(entry.file_size for entry in archive.infolist())
-    free = shutil.disk_usage(str(folder.parent)).free
-    # In this order: the one becomes the other.
-    if free < needed and not unfinished(folder).exists() and not folder.exists():
-        raise OSError("%d MB are free and %d MB needed" % (free / 1e6, needed / 1e6))
-
-
-def check_owner(path, found):
-    """Refuses a file or folder that another user made or can write to: what runs from it runs as this user."""
+def check_owners(folder):
+    """Refuse to start from, or to unpack to, what users other than this one and the administrator could have put there."""
     import stat
 
-    if found.st_uid not in (os.getuid(), 0) or stat.S_ISLNK(found.st_mode):
-        why = "it is a link" if stat.S_ISLNK(found.st_mode) else "it belongs to another user"
-    elif found.st_mode & 0o022:
-        why = "others can write to it"
-    else:
-        return
-    refuse("does not start from %s, since %s: remove it, or set SHIV_ROOT to a folder of your own." % (path, why))
-
-
-def check_owners(folder):
-    """Refuses to start from, or to unpack to, what users other than this one and the administrator could have put there."""
     root = folder.parent
     if not hasattr(os, "getuid") or not root.exists():
         return  # Windows keeps the folders of users apart by itself
     if "SHIV_ROOT" not in os.environ and root.stat().st_uid == os.getuid() and root.stat().st_mode & 0o022:
         root.chmod(root.stat().st_mode & ~0o022)  # earlier versions left it as the umask had it
-    check_owner(root, root.stat())
     # shiv follows a link in place of its lock, and empties the file that it leads to.
-    for path in (folder, folder / "site-packages", unfinished(folder), root / (".%s_lock" % folder.name)):
+    lock_file = root / (".%s_lock" % folder.name)
+    for path in (root.resolve(), folder, folder / "site-packages", unfinished(folder), lock_file):
         try:
             found = path.lstat()
         except FileNotFoundError:
             continue
-        check_owner(path, found)
-
-
-def unpack_to(folder):
-    """Unpacks into a folder, of which nothing is to be seen until it is whole, and nothing is left where that fails."""
-    import shutil
-    import tempfile
-
-    import _bootstrap
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # On Windows shiv waits for ever for its lock in a folder that cannot be written.
-    tempfile.TemporaryFile(dir=str(folder.parent)).close()
-    with _bootstrap.current_zipfile() as archive:
-        check_space(archive, folder)
-        try:
-            _bootstrap.extract_site_packages(archive, folder)
-        except BaseException:
-            shutil.rmtree(str(unfinished(folder)), ignore_errors=True)
-            raise
+        if stat.S_ISLNK(found.st_mode):
+            why = "it is a link"
+        elif found.st_uid not in (os.getuid(), 0):
+            why = "it belongs to another user"
+        elif found.st_mode & 0o022:
+            why = "others can write to it"
+        else:
+            continue
+        refuse("does not start from %s, since %s: remove it, or set SHIV_ROOT to a folder of your own." % (path, why))
 
 
 def lock(folder, kind):
-    """Locks a folder for as long as this process lives; False where others hold a lock that excludes it.
+    """Lock a folder for as long as this process lives; return False if others hold a lock that excludes it.
 
     `kind` is `LOCK_SH`, which those hold that run from the folder, or `LOCK_EX`. Where there are no such locks, as on
     Windows, which itself keeps what runs from being removed, it is as if nobody held one.
@@ -190,7 +149,7 @@ def copies(folder):
 
 
 def remove_copy(path):
-    """Removes an unpacked copy unless somebody runs from it; True where it is gone."""
+    """Remove an unpacked copy unless somebody runs from it; return whether it is gone."""
     import shutil
 
     if not lock(path, "LOCK_EX"):
@@ -205,19 +164,35 @@ def remove_copy(path):
 
 
 def remove_leftovers(folder):
-    """Removes what starts and removals that were killed left beside a copy; nobody unpacks for an hour."""
+    """Remove what starts and removals that were killed left beside a copy; nobody unpacks for an hour."""
     import shutil
     import time
 
-    name = folder.name.rpartition("_")[0]
-    found = set(folder.parent.glob(name + "_*.tmp")) | set(folder.parent.glob("lancelot*_*.tmp"))
+    found = folder.parent.glob("lancelot*_*.tmp")
     halves = [path for path in found if path.stat().st_mtime < time.time() - 3600]
     for path in halves + list(folder.parent.glob(".*_*.removed")):
         shutil.rmtree(str(path), ignore_errors=True)
 
 
-def make_room(folder):
-    """Removes what nobody needs beside a copy; of other versions, half a gigabyte each, the last one is kept."""
+def unpack_to(folder):
+    """Unpack into a folder, of which nothing is to be seen until it is whole, and nothing is left if that fails.
+
+    Then remove what nobody needs beside it; of other versions, half a gigabyte each, the last one is kept.
+    """
+    import shutil
+    import tempfile
+
+    import _bootstrap
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # On Windows shiv waits for ever for its lock in a folder that cannot be written.
+    tempfile.TemporaryFile(dir=str(folder.parent)).close()
+    with _bootstrap.current_zipfile() as archive:
+        try:
+            _bootstrap.extract_site_packages(archive, folder)
+        except BaseException:
+            shutil.rmtree(str(unfinished(folder)), ignore_errors=True)
+            raise
     try:
         for path in copies(folder)[1:]:
             remove_copy(path)
@@ -226,31 +201,23 @@ def make_room(folder):
         pass  # another start removes the same
 
 
-def is_damaged(folder):
-    """Whether an unpacked copy is there that cannot be started; `folder` is nothing or whole where nobody removed files."""
-    return folder.exists() and not (folder / "site-packages" / "lancelot.py").exists()
-
-
-def unpack_anew(folder):
-    """Unpacks into a folder, instead of what is left there of a damaged copy."""
-    if is_damaged(folder) and not remove_copy(folder) and is_damaged(folder):
-        refuse("is damaged where it was unpacked: end what runs from %s, and remove that folder." % folder)
-    unpack_to(folder)
-    make_room(folder)
-
-
 def unpack():
-    """Unpacks the packages where that was not done yet; shiv would, but with a traceback where it cannot."""
+    """Unpack the packages if that was not done yet; shiv would, but with a traceback where it cannot."""
     import zipfile
     import zlib
 
-    root = os.environ.get("SHIV_ROOT", "~/.shiv")
+    def is_damaged():  # somebody removed files; otherwise a copy is whole or not there
+        return folder.exists() and not module.exists()
+
     try:
         folder = unpacked_folder()
+        module = folder / "site-packages" / "lancelot.py"
         check_owners(folder)
-        if not (folder / "site-packages" / "lancelot.py").exists():
+        if not module.exists():
             mask = os.umask(0o077)
-            unpack_anew(folder)
+            if is_damaged() and not remove_copy(folder) and is_damaged():
+                refuse("is damaged where it was unpacked: end what runs from %s, and remove that folder." % folder)
+            unpack_to(folder)
             os.umask(mask)
         lock(folder, "LOCK_SH")
     except KeyboardInterrupt:
@@ -258,14 +225,14 @@ def unpack():
     except (OSError, RuntimeError) as error:
         refuse(
             "cannot be unpacked into %s (%s): set SHIV_ROOT to a folder that can be written and has 500 MB free."
-            % (root, error)
+            % (os.environ.get("SHIV_ROOT", "~/.shiv"), error)
         )
     except (EOFError, zipfile.BadZipFile, zlib.error) as error:
         refuse("is damaged (%s): get it anew." % error)
 
 
 def verify():
-    """Compares the unpacked copy with the archive by the modules inside the archive: the copy's own may be the damage."""
+    """Compare the unpacked copy with the archive by the modules inside the archive: the copy's own may be the damage."""
     sys.path.insert(0, os.path.join(sys.argv[0], "site-packages"))
     import contextlib
 
@@ -278,11 +245,9 @@ def verify():
 
 
 def main():
-    """Starts Lancelot, or says why it cannot."""
+    """Start Lancelot, or say why it cannot."""
     isolate()
-    target = built_for()
-    check_interpreter(target["interpreter"], interpreter())
-    check_glibc(target["glibc"], glibc_version())
+    check_machine()
     if sys.argv[1:2] == ["verify"]:
         verify()
     unpack()

@@ -20,8 +20,7 @@ Sections:
     Targets         the Pythons and platforms that archives are made for
     Lock files      what they pin, for which target, and how they are made
     Packages        the folder of installed packages, with their bytecode
-    What ships      which of the installed files go into the archive, and that they are for its target
-    Archive         shiv's parts, the packages and the starting code in one file
+    Archive         what ships of the packages, shiv's parts and the starting code in one file
     Papers          what an archive is checked by: sums, a bill of materials, licences
     Bundle          the archive as clients install it by a click, and the entry of a registry
     Checks          the environment for development, and the checks in it
@@ -75,7 +74,7 @@ class NotServedError(BuildError):
 
 
 def say(step: str) -> None:
-    """Announces a step."""
+    """Announce a step."""
     print(f"build: {step}", file=sys.stderr, flush=True)
 
 
@@ -99,28 +98,22 @@ def clean_environment(environment: Mapping[str, str], **changes: str) -> dict[st
     return kept | {"PYTHONHASHSEED": "0"} | changes
 
 
-def ended(
-    command: Sequence[str], environment: Mapping[str, str], *, given: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """Runs a child in silence, with what it is given to read."""
-    return subprocess.run(command, cwd=ROOT, env=environment, input=given, capture_output=True, text=True, check=False)
-
-
-def printed(done: subprocess.CompletedProcess[str], failure: str) -> str:
-    """What a child printed; where it failed, that is shown and `failure` raised as a BuildError."""
-    if done.returncode:
-        print(done.stdout, done.stderr, sep="", file=sys.stderr, flush=True)
-        raise BuildError(failure)
-    return done.stdout
+def ended(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a child in silence."""
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def run(command: Sequence[str], *, environment: Mapping[str, str], failure: str) -> None:
-    """Runs a child in silence; where it fails, its output is shown and `failure` raised as a BuildError."""
-    printed(ended(command, environment), failure)
+    """Run a child in silence; if it fails, show its output and raise `failure` as a BuildError."""
+    done = ended(command, environment)
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="", file=sys.stderr, flush=True)
+        message = missing_wheel(done.stderr)
+        raise NotServedError(message) if message else BuildError(failure)
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder, if it is there."""
+    """Remove a file or a folder, if it is there."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -128,13 +121,13 @@ def remove(path: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a text, which is the same on every system."""
+    """Write a text, which is the same on every system."""
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Gives a temporary path to fill, which becomes `path` when all went well: no half-made file is taken for one."""
+    """Give a temporary path to fill, which becomes `path` when all went well: no half-made file is taken for one."""
     temporary = path.with_name(path.name + ".tmp")
     remove(temporary)
     temporary.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +137,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def remove_older(path: Path, pattern: str) -> None:
-    """Removes what earlier versions of the inputs left beside `path`: half a gigabyte each."""
+    """Remove what earlier versions of the inputs left beside `path`: half a gigabyte each."""
     for old in path.parent.glob(pattern):
         if old != path:
             remove(old)
@@ -161,18 +154,13 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 GLIBC = (2, 28)
 MACOS = 12
 
-# What the head of a native file says of its processor: `e_machine` of ELF, `Machine` of PE, `cputype` of Mach-O.
-ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
-PE_AMD64 = 0x8664
-MACH_ARM64 = 0x0100000C
-
 
 @dataclass(frozen=True)
 class Platform:
-    """A system and a processor: their names, the wheels that run there, the format of native files, the glibc needed.
+    """A system and a processor: their names, the wheels that run there, the glibc needed.
 
     `name` is the one on the command line, `system` and `machine` are those that `bootstrap.interpreter` sees there, and
-    `sys_platform` is what Python calls the system. Where `wheels` is empty, pip chooses them by the running Python.
+    `sys_platform` is what Python calls the system. If `wheels` is empty, pip chooses them by the running Python.
     """
 
     name: str
@@ -180,32 +168,21 @@ class Platform:
     machine: str
     sys_platform: str
     wheels: tuple[str, ...] = ()
-    native: tuple[str, int] | None = None
     glibc: tuple[int, int] | None = None
 
 
 def linux(machine: str) -> Platform:
     """Every Linux of a processor from `GLIBC` on."""
-    major, newest = GLIBC
-    tags = [f"manylinux_{major}_{minor}" for minor in range(newest, 4, -1)]
+    tags = [f"manylinux_{GLIBC[0]}_{minor}" for minor in range(GLIBC[1], 4, -1)]
     tags += ["manylinux2014", "manylinux2010", "manylinux1"]
-    native = ("ELF", ELF_MACHINES[machine]) if machine in ELF_MACHINES else None
-    wheels = tuple(f"{tag}_{machine}" for tag in tags)
-    return Platform(f"linux-{machine}", "Linux", machine, "linux", wheels, native, GLIBC)
-
-
-def macos() -> Platform:
-    """Every macOS on Apple's own processors from `MACOS` on."""
-    recent = [f"macosx_{major}_0_{kind}" for major in range(MACOS, 10, -1) for kind in ("arm64", "universal2")]
-    older = [f"macosx_10_{minor}_universal2" for minor in range(16, 3, -1)]
-    return Platform("macos-arm64", "Darwin", "arm64", "darwin", (*recent, *older), ("Mach-O", MACH_ARM64))
+    return Platform(f"linux-{machine}", "Linux", machine, "linux", tuple(f"{tag}_{machine}" for tag in tags), GLIBC)
 
 
 PLATFORMS = (
     linux("x86_64"),
     linux("aarch64"),
-    macos(),
-    Platform("windows-x86_64", "Windows", "AMD64", "win32", ("win_amd64",), ("PE", PE_AMD64)),
+    Platform("macos-arm64", "Darwin", "arm64", "darwin", (f"macosx_{MACOS}_0_arm64",)),  # pip adds the older ones
+    Platform("windows-x86_64", "Windows", "AMD64", "win32", ("win_amd64",)),
 )
 
 
@@ -217,11 +194,6 @@ class Target:
     python: str
     tag: str
     interpreter: str
-
-    @property
-    def minor(self) -> int:
-        """The second number of the version."""
-        return int(self.python.partition(".")[2])
 
     @property
     def stem(self) -> str:
@@ -245,8 +217,7 @@ def own_platform() -> Platform:
     if bootstrap.glibc_version() and " " not in machine:
         return linux(machine)
     name = f"{system}-{machine}".lower().replace(" ", "_").replace("linux-", "linux-musl-")
-    others = (one for one in PLATFORMS if not one.glibc)
-    listed = (one for one in others if (one.system, one.machine) == (system, machine))
+    listed = (one for one in PLATFORMS if (one.system, one.machine, one.glibc) == (system, machine, None))
     return next(listed, Platform(name, system, machine, sys.platform))
 
 
@@ -258,24 +229,19 @@ def own_target() -> Target:
     return Target(own_platform(), "{}.{}".format(*sys.version_info[:2]), tag, bootstrap.interpreter())
 
 
-TELL = "import sys; print(sys.implementation.cache_tag, sys.executable, sep='\\n')"
-
-
-def interpreter_at(python: str, path: str) -> str | None:
-    """The Python behind a path, which may be a shim; None where it is not CPython of this minor version."""
-    told = ended((path, "-I", "-c", TELL), os.environ).stdout.splitlines()
-    return told[1] if told[:1] == [f"cpython-{python.replace('.', '')}"] else None
-
-
 def interpreter_of(target: Target) -> str | None:
-    """A Python on this machine of a target's minor version: this one, one on PATH, or one of pyenv's."""
+    """Return a Python on this machine of a target's minor version: this one, one on PATH or of pyenv; None if there is none."""
     if target.tag == own_target().tag:
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    beside = sorted(pyenv.glob(f"versions/{target.python}.*/bin/python"), reverse=True)
     named = filter(None, [shutil.which(f"python{target.python}")])
-    found = (interpreter_at(target.python, str(path)) for path in (*named, *beside))
-    return next(filter(None, found), None)
+    # A path may be a shim, so each is asked what it is.
+    code = "import sys; print(sys.implementation.cache_tag, sys.executable, sep='\\n')"
+    for path in (*named, *sorted(pyenv.glob(f"versions/{target.python}.*/bin/python"), reverse=True)):
+        answer = ended((str(path), "-I", "-c", code), os.environ).stdout.splitlines()
+        if answer[:1] == [f"cpython-{target.python.replace('.', '')}"]:
+            return answer[1]
+    return None
 
 
 # ------------------------------------------------------------------------------------------ Lock files
@@ -286,11 +252,10 @@ LOCK = ROOT / "requirements.lock"
 DEV_LOCK = ROOT / "requirements-dev.lock"
 LOCK_HEADER = "# Made by `python3 build.py lock` from pyproject.toml.\n"
 UV = "uv==0.13.9"
-OLDEST_PYTHON = "3.10"
 
-# shiv asks for pip and setuptools only to install packages by itself, which it is not asked to do here.
-PACKER = frozenset({"shiv", "click", "colorama"})
-MARKERS = frozenset({"packaging"})
+# What packs, and what evaluates markers. shiv asks for pip and setuptools only to install packages by itself, which it
+# is not asked to do here.
+PACKER = frozenset({"shiv", "click", "colorama", "packaging"})
 NEVER_SHIPPED = frozenset({"shiv", "pip", "setuptools"})
 
 ENTRY = re.compile(
@@ -302,7 +267,7 @@ ENTRY = re.compile(
 
 @dataclass(frozen=True)
 class Entry:
-    """One pinned version of a package in a lock file; `marker` says for which environments, where not for all."""
+    """One pinned version of a package in a lock file; `marker` says for which environments, "" for all."""
 
     name: str
     version: str
@@ -310,35 +275,33 @@ class Entry:
     text: str
 
 
-def read_lock(text: str) -> tuple[Entry, ...]:
-    """The entries of a lock file; a package has several where its version depends on the environment."""
-    found = ENTRY.finditer(text)
+def read_lock(path: Path) -> tuple[Entry, ...]:
+    """The entries of a lock file; a package has several if its version depends on the environment."""
+    found = ENTRY.finditer(path.read_text(encoding="utf-8"))
     return tuple(Entry(one["name"], one["version"], one["marker"] or "", one[0]) for one in found)
 
 
-def runtime_entries(text: str) -> tuple[Entry, ...]:
-    """What the archive holds, out of the text of requirements.lock."""
-    return tuple(entry for entry in read_lock(text) if entry.name not in NEVER_SHIPPED)
+def runtime_entries() -> tuple[Entry, ...]:
+    """What the archive holds."""
+    return tuple(entry for entry in read_lock(LOCK) if entry.name not in NEVER_SHIPPED)
 
 
-def packer_entries(text: str) -> tuple[Entry, ...]:
-    """What shiv needs to run, and what evaluates markers, out of the text of requirements.lock."""
-    return tuple(entry for entry in read_lock(text) if entry.name in PACKER | MARKERS)
+def development_entries() -> tuple[Entry, ...]:
+    """What the checks need besides the runtime."""
+    runtime = {entry.name for entry in runtime_entries()}
+    return tuple(entry for entry in read_lock(DEV_LOCK) if entry.name not in runtime)
 
 
-def development_entries(text: str, runtime: Iterable[Entry]) -> tuple[Entry, ...]:
-    """What the checks need besides the runtime, out of the text of requirements-dev.lock."""
-    present = {entry.name for entry in runtime}
-    return tuple(entry for entry in read_lock(text) if entry.name not in present)
+def entries_for(target: Target, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries that are for a target, without their markers, which pip compares with the Python that runs it.
 
-
-def marker_environment(target: Target) -> dict[str, str]:
-    """What the markers of a lock file are compared with; ours tell no patches of Python and no releases of a system apart.
-
-    The names: https://packaging.python.org/specifications/dependency-specifiers
+    Our markers tell no patches of Python and no releases of a system apart. Their names:
+    https://packaging.python.org/specifications/dependency-specifiers
     """
+    from packaging.markers import Marker  # noqa: PLC0415 - found once packer_folder has made it
+
     implementation = target.interpreter.partition(" ")[0]
-    return {
+    environment = {
         "os_name": "nt" if target.platform.sys_platform == "win32" else "posix",
         "sys_platform": target.platform.sys_platform,
         "platform_machine": target.platform.machine,
@@ -351,39 +314,16 @@ def marker_environment(target: Target) -> dict[str, str]:
         "implementation_name": implementation.lower(),
         "implementation_version": f"{target.python}.0",
     }
-
-
-EVALUATE = """
-import json, sys
-from packaging.markers import Marker
-markers, environment = json.load(sys.stdin)
-print(json.dumps({marker: Marker(marker).evaluate(environment) for marker in markers}))
-"""
-
-
-def answered(packer: Path, code: str, question: object, failure: str) -> Any:  # noqa: ANN401  # whatever the code prints
-    """What some code makes of a question, both in JSON, with the packages of the packer at hand."""
-    environment = clean_environment(os.environ, PYTHONPATH=str(packer))
-    done = ended((sys.executable, "-s", "-c", code), environment, given=json.dumps(question))
-    return json.loads(printed(done, failure))
-
-
-def entries_for(target: Target, entries: Iterable[Entry], packer: Path) -> tuple[Entry, ...]:
-    """The entries that are for a target, without their markers, which pip compares with the Python that runs it."""
-    entries = tuple(entries)
-    question = [sorted({entry.marker for entry in entries} - {""}), marker_environment(target)]
-    failure = f"The markers of {LOCK.name} could not be read. Make it anew."
-    holds = {"": True, **answered(packer, EVALUATE, question, failure)}
-    chosen = (entry for entry in entries if holds[entry.marker])
+    chosen = (entry for entry in entries if not entry.marker or Marker(entry.marker).evaluate(environment))
     return tuple(replace(entry, text=entry.text.replace(f" ; {entry.marker}", "", 1)) for entry in chosen)
 
 
 def resolve(uv: Path, lock: Path, *options: str) -> None:
-    """Resolves a part of pyproject.toml into a lock file for every Python and platform."""
+    """Resolve a part of pyproject.toml into a lock file for every Python and platform."""
     say(f"resolving {lock.name}")
     command = [
         *(str(uv), "--system-certs", "--no-python-downloads", "pip", "compile", "--quiet", "--upgrade", "--universal"),
-        *("--python-version", OLDEST_PYTHON, "--only-binary", ":all:", "--generate-hashes", "--no-header"),
+        *("--python-version", PYTHONS[0], "--only-binary", ":all:", "--generate-hashes", "--no-header"),
         *("--output-file", lock.name, *options),
     ]
     failure = f"{lock.name} could not be resolved. Check the network and the requirements in pyproject.toml."
@@ -393,14 +333,8 @@ def resolve(uv: Path, lock: Path, *options: str) -> None:
 
 # -------------------------------------------------------------------------------------------- Packages
 # pip installs what a lock file pins into a folder of its own, never into the Python that runs it, so neither
-# venv nor ensurepip is needed. Bytecode is compiled here: an unpacked archive then starts without compiling
-# even where nobody can write to it.
-
-PIP_NEEDED = "This Python has no pip. Install it (Debian and Ubuntu: apt-get install python3-pip) and run this again."
-
-
-UNSERVED = re.compile(r"No matching distribution found for ([^\s;]+)")
-UNREACHABLE = "Retrying ("
+# venv nor ensurepip is needed. Which wheels are for a target is pip's to know. Bytecode is compiled here: an
+# unpacked archive then starts without compiling even where nobody can write to it.
 
 
 def wheel_options(target: Target) -> tuple[str, ...]:
@@ -416,40 +350,28 @@ def wheel_options(target: Target) -> tuple[str, ...]:
     return ("--implementation=cp", f"--abi={target.tag}", *python, *platforms)
 
 
-def unserved(output: str, target: Target) -> str | None:
-    """What to say where pip found no wheel of a package; None where it failed otherwise, or asked no index."""
-    missing = UNSERVED.search(output)
-    if not missing or UNREACHABLE in output:
-        return None
-    return f"The package index has no wheel of {missing[1]} for {target}. Build for another Python or platform."
+def missing_wheel(output: str) -> str:
+    """What to say if pip found no wheel of a package; "" if it failed otherwise, or could not reach an index."""
+    missing = re.search(r"No matching distribution found for ([^\s;]+)", output)
+    if not missing or "Retrying (" in output:
+        return ""
+    return f"The package index has no wheel of {missing[1]}"
 
 
-def pip_install(requirement: str, folder: Path, *options: str, target: Target | None = None) -> None:
-    """Installs a requirement, or a file of them, into a folder with the pip of this Python, as that is set up."""
+def pip_install(requirement: str, folder: Path, *options: str) -> None:
+    """Install a requirement, or a file of them, into a folder with the pip of this Python, as that is set up."""
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run((*pip, "--version"), environment=os.environ, failure=PIP_NEEDED)
+    needed = "This Python has no pip. Install it (Debian and Ubuntu: apt-get install python3-pip) and run this again."
+    run((*pip, "--version"), environment=os.environ, failure=needed)
     command = (*pip, "install", "--no-user", "--only-binary=:all:", "--no-compile", "--target", str(folder), *options)
-    done = ended((*command, requirement), {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"})
-    message = unserved(done.stderr, target or own_target())
-    if message:
-        print(done.stderr, file=sys.stderr, flush=True)
-        raise NotServedError(message)
-    printed(done, f"pip could not install {requirement}. Check the network and pip's settings, then run this again.")
-
-
-def install_entries(entries: Iterable[Entry], folder: Path, target: Target) -> None:
-    """Installs what lock entries pin, refusing any file whose hash is not among theirs."""
-    folder.mkdir()
-    requirements = folder.relative_to(ROOT) / "requirements.txt"
-    write(ROOT / requirements, "".join(entry.text for entry in entries))
-    pip_install(f"-r{requirements}", folder, "--require-hashes", "--no-deps", *wheel_options(target), target=target)
-    (ROOT / requirements).unlink()
+    failure = f"pip could not install {requirement}. Check the network and pip's settings, then run this again."
+    run((*command, requirement), environment={**os.environ, "PIP_REQUIRE_VIRTUALENV": "0"}, failure=failure)
 
 
 def compile_folder(folder: Path, python: str | None = sys.executable) -> None:
-    """Compiles all modules of a folder to bytecode that is valid whatever the time stamp of its source.
+    """Compile all modules of a folder to bytecode that is valid whatever the time stamp of its source.
 
-    Bytecode is that of one minor version, so a Python of it must do it; None where this machine has none.
+    Bytecode is that of one minor version, so a Python of it must do it; None if this machine has none.
     """
     if python is None:
         return
@@ -461,180 +383,68 @@ def compile_folder(folder: Path, python: str | None = sys.executable) -> None:
     run(command, environment=clean_environment(os.environ), failure=failure)
 
 
-def installed(name: str, entries: tuple[Entry, ...], target: Target, where: Path = BUILD) -> Path:
-    """The folder with these entries installed and compiled, made only where it is not there yet."""
+def installed(name: str, entries: tuple[Entry, ...], target: Target, where: Path) -> Path:
+    """The folder with these entries installed and compiled, made only if it is not there yet.
+
+    pip refuses any file whose hash is not among those of the entries.
+    """
     kind = f"{name}-{target.tag}"
     folder = where / f"{kind}-{digest(sys.version, *(entry.text for entry in entries), *wheel_options(target))}"
     if not folder.exists():
         say(f"installing the {name} packages")
         with whole(folder) as temporary:
-            install_entries(entries, temporary, target)
+            temporary.mkdir()
+            requirements = temporary.relative_to(ROOT) / "requirements.txt"
+            write(ROOT / requirements, "".join(entry.text for entry in entries))
+            options = ("--require-hashes", "--no-deps", *wheel_options(target))
+            pip_install(f"-r{requirements}", temporary, *options)
+            (ROOT / requirements).unlink()
             compile_folder(temporary, interpreter_of(target))
     remove_older(folder, f"{kind}-*")
     return folder
 
 
-@contextlib.contextmanager
-def workshop(target: Target) -> Iterator[Path]:
-    """Where an archive is put together. Only what this Python itself needs is kept: it is half a gigabyte a target."""
-    if target == own_target():
-        yield BUILD
-        return
-    folder = BUILD / "other"
-    remove(folder)
-    try:
-        yield folder
-    finally:
-        remove(folder)
+def packer_folder() -> Path:
+    """The folder with what packs and reads the lock, which runs here; its modules can be imported from now on."""
+    # Their markers are for pip to read: nothing else is there yet that could.
+    entries = tuple(entry for entry in read_lock(LOCK) if entry.name in PACKER)
+    folder = installed("packer", entries, own_target(), BUILD)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return folder
 
 
-# ------------------------------------------------------------------------------------------ What ships
-# Everything that is installed ships, but for what no import needs. A pattern stands for a file's whole path
-# below the folder; `**` for any number of folders. Bytecode follows its source. What is left must be for the target:
-# pip was told so, and each wheel's tags and each native file's head say whether it kept to that.
-
-LEFT_OUT = (
-    "bin/**",  # commands of the packages; their first line names this machine's Python
-    "*.dist-info/RECORD",  # lists bin/ with hashes that differ from machine to machine
-    "*.dist-info/INSTALLER",
-    "*.dist-info/REQUESTED",
-    "*.dist-info/direct_url.json",
-    "**/tests/**",
-    "**/conftest.py",
-    "**/*.pyi",
-    "**/*.pyx",
-    "**/*.pxd",
-    "**/*.pxi",
-    "**/*.c",
-    "**/*.cc",
-    "**/*.f90",
-    "**/*.h",
-    "**/*.hpp",
-    "**/*.a",
-    "**/*.lib",
-    "pyarrow/include/**",
-    "pyarrow/src/**",
-    "pyarrow/flight.py",  # remote procedure calls, which lancedb does not make; 33 MB with its libraries
-    "pyarrow/_flight.*",
-    "pyarrow/*arrow_flight*",
-    "pyarrow/*arrow_python_flight*",
-    "pyarrow/_s3fs.*",  # Arrow's own way to S3; LanceDB has its own; 18 MB
-    "pyarrow/*arrow_s3*",
-    "pyarrow/_pyarrow_cpp_tests.*",
-    "pyarrow/libarrow_python.so",  # two more copies of libarrow_python.so.NNNN, which is the one that gets loaded
-    "pyarrow/libarrow_python.so.*.*",
-    "pyarrow/libarrow_python.dylib",
-    "pyarrow/libarrow_python.*.*.dylib",
-    "pyarrow/libarrow_python_parquet_encryption.so",
-    "pyarrow/libarrow_python_parquet_encryption.so.*.*",
-    "pyarrow/libarrow_python_parquet_encryption.dylib",
-    "pyarrow/libarrow_python_parquet_encryption.*.*.dylib",
-    "pythonwin/**",  # an editor on Windows, which pywin32 brings, and its help; 7 MB; mcp needs the rest of it
-    "**/*.chm",
-    "numpy/f2py/**",  # wraps Fortran; only its users import it
-    "numpy/distutils/**",
-)
-
-
-# How much of a native file tells what it is for: where PE files have their head, compilers leave it this near. The
-# versions of Java's classes begin at 45; no file is for so many processors.
-HEAD = 4096
-MACH_PARTS = 40
-
-
-def as_expression(pattern: str) -> str:
-    """A pattern of `LEFT_OUT` as a regular expression."""
-    parts = re.split(r"(\*\*/|\*\*|\*)", pattern)
-    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*"}
-    return "".join(wildcards.get(part, re.escape(part)) for part in parts)
-
-
-LEFT_OUT_PATH = re.compile("|".join(as_expression(pattern) for pattern in LEFT_OUT))
-
-
-def source_of(path: str) -> str:
-    """The path of the module that a file of bytecode was compiled from; of any other file, its own."""
-    return re.sub(r"__pycache__/([^/.]+)\.[^/]+\.pyc$", r"\1.py", path)
-
-
-def ships(path: str) -> bool:
-    """Whether an installed file goes into the archive; `path` is below the folder, with slashes."""
-    return not LEFT_OUT_PATH.fullmatch(source_of(path))
-
-
-def files_below(folder: Path) -> dict[str, Path]:
-    """All files below a folder by their path in it, with slashes, in an order that is the same everywhere."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
-
-
-def tag_fits(tag: str, target: Target) -> bool:
-    """Whether a wheel with this tag, such as `cp310-abi3-win_amd64`, can be loaded by a target.
-
-    The rules: https://packaging.python.org/specifications/platform-compatibility-tags
-    """
-    python, abi, system = (part.split(".") for part in tag.split("-"))
-    exact = target.tag in python and {target.tag, "abi3", "none"} & set(abi)
-    stable = "abi3" in abi and {f"cp3{minor}" for minor in range(target.minor)} & set(python)
-    pure = "none" in abi and {"py3", *(f"py3{minor}" for minor in range(target.minor + 1))} & set(python)
-    return bool((exact or stable or pure) and {"any", *target.platform.wheels} & set(system))
-
-
-def mach_processors(head: bytes) -> set[int]:
-    """The processors of a Mach-O file, of which one for several has a table at its beginning."""
-    if head.startswith(b"\xcf\xfa\xed\xfe"):
-        return {int.from_bytes(head[4:8], "little")}
-    parts = int.from_bytes(head[4:8], "big")
-    # A Java class begins as a file for several processors does; its version follows where they are counted.
-    if head.startswith(b"\xca\xfe\xba\xbe") and parts < MACH_PARTS:
-        return {int.from_bytes(head[8 + 20 * part : 12 + 20 * part], "big") for part in range(parts)}
-    return set()
-
-
-def native_formats(head: bytes) -> set[tuple[str, int]]:
-    """The formats and processors of a native file by its first bytes; empty where it is none."""
-    if head.startswith(b"\x7fELF"):
-        return {("ELF", int.from_bytes(head[18:20], "little"))}
-    offset = int.from_bytes(head[0x3C:0x40], "little")
-    if head.startswith(b"MZ") and head[offset : offset + 4] == b"PE\0\0":
-        return {("PE", int.from_bytes(head[offset + 4 : offset + 6], "little"))}
-    return {("Mach-O", processor) for processor in mach_processors(head)}
-
-
-def wheel_tags(metadata: Path) -> list[str]:
-    """The tags of an installed wheel."""
-    message = email.message_from_bytes((metadata / "WHEEL").read_bytes())
-    return message.get_all("Tag", [])
-
-
-def foreign_files(folder: Path, target: Target) -> Iterator[str]:
-    """The wheels and the native files below a folder that are not for a target, but for what does not ship."""
-    for metadata in sorted(folder.glob("*.dist-info")):
-        if not any(tag_fits(tag, target) for tag in wheel_tags(metadata)):
-            yield metadata.name
-    for name, path in files_below(folder).items():
-        with path.open("rb") as file:
-            formats = native_formats(file.read(HEAD))
-        if formats and target.platform.native not in formats and ships(name):
-            yield name
-
-
-def check_fits(folder: Path, target: Target) -> None:
-    """Refuses a folder of packages in which anything is for another machine; of others than the table's, pip is trusted."""
-    listed = target.platform in PLATFORMS and target == target_of(target.python, target.platform)
-    foreign = list(foreign_files(folder, target)) if listed else []
-    if foreign:
-        message = f"Not for {target}: {', '.join(foreign[:5])}. Remove {BUILD} and run this again."
-        raise BuildError(message)
+def runtime_folder(target: Target, where: Path = BUILD) -> Path:
+    """The folder with the packages that ship, once the packer is there."""
+    return installed("runtime", entries_for(target, runtime_entries()), target, where)
 
 
 # --------------------------------------------------------------------------------------------- Archive
-# shiv makes the archive out of the modules themselves. The packages are added here, since shiv leaves bytecode out
-# and copies modes and, of a new version of a module, would compress half a gigabyte again. Then the starting
-# code takes the place of shiv's. Every entry has the same time and mode.
+# Everything that is installed ships, but for what no import needs. shiv makes the archive out of the modules themselves.
+# The packages are added here, since shiv leaves bytecode out and copies modes and, of a new version of a module, would
+# compress half a gigabyte again. Then the starting code takes the place of shiv's. Every entry has the same time and mode.
 
+# By a file's whole path below the folder, with slashes. Bytecode follows its source.
+LEFT_OUT = re.compile(
+    r"""
+      bin/.*                          # commands of the packages; their first line names this machine's Python
+    | [^/]*\.dist-info/RECORD         # lists bin/ with hashes that differ from machine to machine
+    | [^/]*\.dist-info/(INSTALLER|REQUESTED|direct_url\.json)
+    | (.*/)?(tests/.*|conftest\.py)
+    | .*-pytest-[^/]*\.pyc            # what tests that ran in this checkout left
+    | .*\.(pyi|pyx|pxd|pxi|c|cc|f90|h|hpp|a|lib|chm)
+    | pyarrow/(include|src)/.*
+    | pyarrow/_pyarrow_cpp_tests\..*
+    | pyarrow/(flight\.py|_flight\..*|[^/]*arrow(_python)?_flight[^/]*)  # remote procedure calls; lancedb makes none; 33 MB
+    | pyarrow/(_s3fs\..*|[^/]*arrow_s3[^/]*)                             # Arrow's way to S3; LanceDB has its own; 18 MB
+      # two more copies of libarrow_python.so.NNNN, which is the one that gets loaded
+    | pyarrow/libarrow_python(_parquet_encryption)?(\.so(\.\d+\.[^/]*)?|(\.\d+\.[^/]*)?\.dylib)
+    | pythonwin/.*                    # an editor on Windows, which pywin32 brings; 7 MB; mcp needs the rest of it
+    | numpy/(f2py|distutils)/.*       # they build extensions; only their users import them
+    """,
+    re.VERBOSE,
+)
 MODULES = ("lancelot.py", "lancelot_index.py", "lancelot_setup.py")
-SHEBANG = b"#!/usr/bin/env python3\n"
 ENTRY_TIME = (1980, 1, 1, 0, 0, 0)
 ENTRY_MODE = 0o100644
 MADE_ON_UNIX = 3
@@ -646,7 +456,7 @@ LICENCE = "Apache-2.0"
 METADATA = f"""\
 Metadata-Version: 2.4
 Name: lancelot
-Version: {{version}}
+Version: {lancelot.__version__}
 Summary: {SUMMARY}
 Author: {AUTHOR}
 License-Expression: {LICENCE}
@@ -657,8 +467,24 @@ Description-Content-Type: text/markdown
 """
 
 
+def source_of(path: str) -> str:
+    """The path of the module that a file of bytecode was compiled from; of any other file, its own."""
+    return re.sub(r"__pycache__/([^/.]+)\.[^/]+\.pyc$", r"\1.py", path)
+
+
+def ships(path: str) -> bool:
+    """Return whether an installed file goes into the archive; `path` is below the folder, with slashes."""
+    return not LEFT_OUT.fullmatch(path) and not LEFT_OUT.fullmatch(source_of(path))
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """All files below a folder by their path in it, with slashes, in an order that is the same everywhere."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return dict(sorted((path.relative_to(folder).as_posix(), path) for path in files))
+
+
 def add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    """Adds one file to an archive, so that the same content always gives the same bytes."""
+    """Add one file to an archive, so that the same content always gives the same bytes."""
     entry = zipfile.ZipInfo(name, ENTRY_TIME)
     entry.create_system = MADE_ON_UNIX
     entry.external_attr = ENTRY_MODE << 16
@@ -667,9 +493,9 @@ def add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def pack_folder(folder: Path, target: Path) -> None:
-    """Packs what ships of a folder, as shiv lays an archive out."""
+    """Pack what ships of a folder, as shiv lays an archive out."""
     with target.open("wb") as file:
-        file.write(SHEBANG)
+        file.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(file, "w") as archive:
             for name, path in files_below(folder).items():
                 if ships(name):
@@ -677,11 +503,9 @@ def pack_folder(folder: Path, target: Path) -> None:
 
 
 def packed_packages(site: Path, target: Target) -> Path:
-    """The beginning of every archive, made only where it is not there yet: the packages."""
-    inputs = (Path(__file__).read_bytes(), zlib.ZLIB_RUNTIME_VERSION)
-    packed = site.with_name(f"packed-{site.name}-{digest(*inputs)}.zip")
+    """The beginning of every archive, made only if it is not there yet: the packages."""
+    packed = site.with_name(f"packed-{site.name}-{digest(LEFT_OUT.pattern, zlib.ZLIB_RUNTIME_VERSION)}.zip")
     if not packed.exists():
-        check_fits(site, target)
         say("compressing the packages")
         with whole(packed) as temporary:
             pack_folder(site, temporary)
@@ -689,41 +513,25 @@ def packed_packages(site: Path, target: Target) -> Path:
     return packed
 
 
-def read_version(source: str) -> str:
-    """The value of `__version__` in a module's source, which is not imported: its packages may be missing."""
-    found = re.search(r'^__version__(?:: [^=\n]+)? = "([^"]+)"', source, re.MULTILINE)
-    if found:
-        return found[1]
-    message = 'lancelot.py sets no __version__. Add a line such as __version__ = "1.0.0".'
-    raise BuildError(message)
-
-
 def make_own_folder(folder: Path, python: str | None) -> None:
-    """Puts together what the project itself has in the archive: the modules, its metadata and its licence."""
-    version = read_version((ROOT / "lancelot.py").read_text(encoding="utf-8"))
-    metadata = folder / f"lancelot-{version}.dist-info"
+    """Put together what the project itself has in the archive: the modules, its metadata and its licence."""
+    metadata = folder / f"lancelot-{lancelot.__version__}.dist-info"
     (metadata / "licenses").mkdir(parents=True)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    write(metadata / "METADATA", METADATA.format(version=version) + readme)
-    (metadata / "licenses" / "LICENSE").write_bytes((ROOT / "LICENSE").read_bytes())
+    write(metadata / "METADATA", METADATA + (ROOT / "README.md").read_text(encoding="utf-8"))
+    shutil.copyfile(ROOT / "LICENSE", metadata / "licenses" / "LICENSE")
     for name in MODULES:
-        (folder / name).write_bytes((ROOT / name).read_bytes())
+        shutil.copyfile(ROOT / name, folder / name)
     compile_folder(folder, python)
 
 
 def pack_with_shiv(packer: Path, own: Path, build_id: str, target: Path) -> None:
-    """Makes shiv's archive of the project's own folder. Unpacked copies are told apart by `build_id`."""
+    """Make shiv's archive of the project's own folder. Unpacked copies are told apart by `build_id`."""
     command = (
         *(sys.executable, "-s", "-m", "shiv", "--site-packages", str(own), "--reproducible"),
         *("--entry-point", "lancelot:main", "--build-id", build_id, "--output-file", str(target)),
     )
     failure = f"shiv could not pack the archive. Remove {BUILD} and run this again."
     run(command, environment=clean_environment(os.environ, PYTHONPATH=str(packer)), failure=failure)
-
-
-def built_for(target: Target) -> dict[str, object]:
-    """What the starting code compares the Python with that it is started by."""
-    return {"interpreter": target.interpreter, "glibc": target.platform.glibc}
 
 
 def own_contents(own: Path, shell: Path, target: Target) -> dict[str, bytes]:
@@ -733,24 +541,20 @@ def own_contents(own: Path, shell: Path, target: Target) -> dict[str, bytes]:
     bytecode = {name: path for name, path in files_below(own).items() if name.endswith(".pyc")}
     contents |= {f"site-packages/{name}": path.read_bytes() for name, path in bytecode.items()}
     contents["__main__.py"] = (ROOT / "bootstrap.py").read_bytes()
-    contents["built_for.json"] = json.dumps(built_for(target)).encode()
-    return contents
-
-
-def record_of(archive: zipfile.ZipFile) -> bytes:
-    """The SHA-256 of every file in an archive by its name, as JSON: what `lancelot verify` compares."""
-    hashes = {name: hashlib.sha256(archive.read(name)).hexdigest() for name in sorted(archive.namelist())}
-    return json.dumps(hashes, indent=0).encode()
+    # What the starting code compares the Python with that it is started by.
+    built_for = {"interpreter": target.interpreter, "glibc": target.platform.glibc}
+    return contents | {"built_for.json": json.dumps(built_for).encode()}
 
 
 def join(packed: Path, contents: Mapping[str, bytes], target: Path) -> None:
-    """Writes the archive: the packages, then everything else, then the record of both."""
+    """Write the archive: the packages, then everything else, then the SHA-256 of each, which `verify` compares."""
     with whole(target) as temporary:
         shutil.copyfile(packed, temporary)
         with zipfile.ZipFile(temporary, "a") as archive:
             for name in sorted(contents):
                 add(archive, name, contents[name])
-            add(archive, "record.json", record_of(archive))
+            sums = {name: hashlib.sha256(archive.read(name)).hexdigest() for name in sorted(archive.namelist())}
+            add(archive, "record.json", json.dumps(sums, indent=0).encode())
         temporary.chmod(0o755)
 
 
@@ -773,7 +577,7 @@ exit /b %RESULT%
 
 
 def write_set_up(archive: Path, python: str) -> None:
-    """Puts a file beside an archive for Windows to double-click: the archive itself would start a server in a window.
+    """Put a file beside an archive for Windows to double-click: the archive itself would start a server in a window.
 
     Windows' launcher starts the newest Python there is; this asks it for the right one.
     """
@@ -781,54 +585,38 @@ def write_set_up(archive: Path, python: str) -> None:
     archive.with_suffix(".cmd").write_bytes(text.replace("\n", "\r\n").encode("ascii"))
 
 
-def unpacked_size(archive: Path) -> int:
-    """How many bytes the files of an archive have once they are unpacked."""
-    with zipfile.ZipFile(archive) as opened:
-        return sum(entry.file_size for entry in opened.infolist())
-
-
 # ---------------------------------------------------------------------------------------------- Papers
 # What an administrator checks an archive by: the sums of all files, and for each archive a bill of materials in
 # CycloneDX's JSON (https://cyclonedx.org/docs/1.6/json/) and the licences of all that is inside, since packages differ
-# from target to target. What wheels say of the parts that are compiled into them is in both. They hold no time and no
-# place.
+# from target to target. What wheels say of the parts that are compiled into them is in both, which cyclonedx-bom leaves
+# out. They hold no time and no place.
 
 REGISTRY_ENTRY = "server.json"
 BILL = ".cdx.json"
-LICENCES = "LICENSES*.txt"
-PUBLISHED = ("*.pyz", "*.cmd", f"*{BILL}", LICENCES, "*.mcpb", REGISTRY_ENTRY)
+PUBLISHED = ("*.pyz", "*.cmd", f"*{BILL}", "LICENSES*.txt", "*.mcpb", REGISTRY_ENTRY)
 
 # Texts of licences that wheels lack, by the names of the packages.
 SUPPLIED = ROOT / "licenses"
 LICENCE_NAME = re.compile(r"licen[sc]e|copying|copyright|notice", re.IGNORECASE)
 NO_TEXT = (".py", ".pyc", ".pyd", ".so", ".json")
 
+Component = dict[str, Any]
+"""A package, or a part such as a Rust crate in a native module, as a bill of materials has it."""
+
 
 @dataclass(frozen=True)
-class Part:
-    """What a wheel's own bill of materials says is in it, such as a Rust crate in a native module."""
+class Package:
+    """A package inside: what its metadata say of it, the texts of its licences by their path, and its parts.
+
+    `purl` is its address in bills of materials (https://github.com/package-url/purl-spec).
+    """
 
     name: str
     version: str
     licence: str
     purl: str
-    hashes: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package inside: what its metadata say of it, the texts of its licences by their path, and its parts."""
-
-    name: str
-    version: str
-    licence: str
     files: Mapping[str, Path]
-    parts: tuple[Part, ...] = ()
-
-    @property
-    def purl(self) -> str:
-        """Its address in bills of materials (https://github.com/package-url/purl-spec)."""
-        return f"pkg:pypi/{normal(self.name)}@{self.version}"
+    parts: tuple[Component, ...] = ()
 
 
 def normal(name: str) -> str:
@@ -839,48 +627,61 @@ def normal(name: str) -> str:
 def stated_licence(message: Message) -> str:
     """The licence of a package by its metadata: an expression, else a short text, else what it is classified as."""
     classified = [line.rpartition(" :: ")[2] for line in message.get_all("Classifier", []) if "License ::" in line]
-    short = (message["License"] or "").strip() if len((message["License"] or "").strip().splitlines()) == 1 else ""
-    return message["License-Expression"] or short or " or ".join(classified) or "see its licence file"
+    texts = (message["License-Expression"], message["License"], " or ".join(classified), "see its licence file")
+    return next(text.strip() for text in texts if text and text.strip() and "\n" not in text.strip())
 
 
 def holds_licence(path: str) -> bool:
-    """Whether an installed file that ships is the text of a licence, by its place or its name."""
+    """Return whether an installed file that ships is the text of a licence, by its place or its name."""
     name = PurePosixPath(path).name
     named = LICENCE_NAME.search(name) and not name.endswith(NO_TEXT)
     return ships(path) and bool(named or ".dist-info/licenses/" in path)
 
 
-def supplied_text(name: str, licence: str) -> dict[str, Path]:
-    """The text for a package whose metadata have none: one of `SUPPLIED`, or ours where the licence is the same."""
-    kept = SUPPLIED / f"{normal(name)}.txt"
-    if kept.exists():
-        return {f"{SUPPLIED.name}/{kept.name}": kept}
-    if licence == LICENCE:
-        return {"LICENSE": ROOT / "LICENSE"}
-    message = f"{name} brings no text of its licence ({licence}). Put it into {SUPPLIED.name}/{kept.name}."
-    raise BuildError(message)
-
-
 def licence_files(metadata: Path, name: str, licence: str) -> dict[str, Path]:
-    """The texts of a package's licences by their path: its own first, then those of what others wrote in it."""
+    """The texts of a package's licences by their path: its own first, then those of what others wrote in it.
+
+    If its metadata have none, it is one of `SUPPLIED`, or ours if the licence is the same.
+    """
     with (metadata / "RECORD").open(encoding="utf-8", newline="") as record:
         paths = sorted(row[0] for row in csv.reader(record) if row and holds_licence(row[0]))
     found = {path: metadata.parent / path for path in paths}
     own = {path: file for path, file in found.items() if file.is_relative_to(metadata)}
-    return (own or supplied_text(name, licence)) | found
+    supplied = SUPPLIED / f"{normal(name)}.txt"
+    if not own and supplied.exists():
+        own = {f"{SUPPLIED.name}/{supplied.name}": supplied}
+    elif not own and licence == LICENCE:
+        own = {"LICENSE": ROOT / "LICENSE"}
+    elif not own:
+        message = f"{name} brings no text of its licence ({licence}). Put it into {SUPPLIED.name}/{supplied.name}."
+        raise BuildError(message)
+    return own | found
 
 
-def read_part(entry: Mapping[str, Any]) -> Part:
-    """A component of a CycloneDX bill, without the folder that it was built in."""
-    licences = [one.get("license", {}) | one for one in entry.get("licenses", [])]
-    stated = [one.get("expression") or one.get("id") or one.get("name", "") for one in licences]
-    purl = re.sub(r"\?download_url=file:.*", "", entry.get("purl", ""))
-    hashes = tuple((one["alg"], one["content"]) for one in entry.get("hashes", []))
-    return Part(entry["name"], entry.get("version", ""), " AND ".join(filter(None, stated)), purl, hashes)
+def licence_entries(stated: str) -> list[dict[str, object]]:
+    """A licence as a bill of materials has it: one of SPDX's list, an expression of several, or a name."""
+    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression  # noqa: PLC0415
+
+    try:
+        expression = canonicalize_license_expression(stated)
+    except InvalidLicenseExpression:
+        return [{"license": {"name": stated}}]
+    single = re.fullmatch(r"(?!LicenseRef-)[A-Za-z0-9.-]+", expression)
+    return [{"license": {"id": expression}}] if single else [{"expression": expression}]
 
 
-def read_bill(path: Path) -> Iterator[Part]:
-    """The parts that a wheel's own bill of materials names, the wheel's main one among them."""
+def read_part(entry: Component) -> Component:
+    """A component of a wheel's bill, without its name there and the folder that it was built in."""
+    purl = re.sub(r"\?download_url=file:.*", "", entry["purl"])
+    kept = {key: entry[key] for key in ("name", "version", "hashes", "licenses") if entry.get(key)}
+    return {"type": "library", "bom-ref": purl, "purl": purl} | kept
+
+
+def read_bill(path: Path) -> Iterator[Component]:
+    """The parts that a wheel's own bill of materials names, the wheel's main one among them.
+
+    Where it lies: https://packaging.python.org/specifications/recording-installed-packages
+    """
     try:
         bill = json.loads(path.read_bytes())
     except ValueError:
@@ -892,22 +693,15 @@ def read_bill(path: Path) -> Iterator[Part]:
     yield from map(read_part, [*([main] if main else []), *bill.get("components", [])])
 
 
-def parts_of(metadata: Path) -> tuple[Part, ...]:
-    """The parts of a package, as the bills that its wheel brings name them; wheels bring none, one or several.
-
-    Where they lie: https://packaging.python.org/specifications/recording-installed-packages
-    """
-    found = {part for path in (metadata / "sboms").glob("*") for part in read_bill(path)}
-    return tuple(sorted(found, key=lambda part: (part.name, part.version, part.purl, part.licence, part.hashes)))
-
-
 def read_package(metadata: Path) -> Package:
-    """A package by its folder of metadata."""
+    """A package by its folder of metadata, with the parts that the bills of its wheel name, each once."""
     message = email.message_from_bytes((metadata / "METADATA").read_bytes())
-    name, licence = message["Name"], stated_licence(message)
-    package = Package(name, message["Version"], licence, licence_files(metadata, name, licence))
-    others = (part for part in parts_of(metadata) if part.purl.partition("?")[0] != package.purl)
-    return replace(package, parts=tuple(others))
+    name, version, licence = message["Name"], message["Version"], stated_licence(message)
+    purl = f"pkg:pypi/{normal(name)}@{version}"
+    parts = (part for path in sorted((metadata / "sboms").glob("*")) for part in read_bill(path))
+    others = {part["bom-ref"]: part for part in parts if part["bom-ref"].partition("?")[0] != purl}
+    files = licence_files(metadata, name, licence)
+    return Package(name, version, licence, purl, files, tuple(others[reference] for reference in sorted(others)))
 
 
 def packages_in(site: Path, pattern: str = "*") -> list[Package]:
@@ -916,65 +710,10 @@ def packages_in(site: Path, pattern: str = "*") -> list[Package]:
     return sorted(found, key=lambda package: package.name.lower())
 
 
-def packages_inside(site: Path, packer: Path) -> list[Package]:
-    """The packages of an archive: those that it was made of, and shiv, whose starting code is in it too."""
-    return packages_in(site) + packages_in(packer, "shiv-*")
-
-
-def everything_in(packages: Sequence[Package]) -> list[Package | Part]:
-    """The packages, then the parts of all of them."""
-    return [*packages, *(part for package in packages for part in package.parts)]
-
-
-CANONICAL = """
-import json, sys
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-def canonical(text):
-    try:
-        return canonicalize_license_expression(text)
-    except InvalidLicenseExpression:
-        return ""
-print(json.dumps({text: canonical(text) for text in json.load(sys.stdin)}))
-"""
-SPDX_ID = re.compile(r"(?!LicenseRef-)[A-Za-z0-9.-]+")
-
-
-def expressions_of(packages: Sequence[Package], packer: Path) -> dict[str, str]:
-    """The SPDX expression for each licence that packages and their parts state; empty for what is none."""
-    stated = {one.licence for one in everything_in(packages)}
-    failure = f"The names of licences could not be read. Remove {BUILD} and run this again."
-    found: dict[str, str] = answered(packer, CANONICAL, sorted(stated), failure)
-    return found
-
-
-def licence_entries(licence: str, expression: str) -> list[dict[str, object]]:
-    """A licence as a bill of materials has it: one of SPDX's list, an expression of several, or a name."""
-    if SPDX_ID.fullmatch(expression):
-        return [{"license": {"id": expression}}]
-    if expression:
-        return [{"expression": expression}]
-    return [{"license": {"name": licence}}]
-
-
-def reference(one: Package | Part) -> str:
-    """What a bill of materials refers to a component by."""
-    return one.purl or f"{one.name}@{one.version}"
-
-
-def component(one: Package | Part, expressions: Mapping[str, str]) -> dict[str, object]:
-    """A package or a part as a bill of materials has it."""
-    entry: dict[str, object] = {"type": "library", "bom-ref": reference(one), "name": one.name, "version": one.version}
-    if isinstance(one, Part) and one.hashes:
-        entry["hashes"] = [{"alg": kind, "content": content} for kind, content in one.hashes]
-    if one.licence:
-        entry["licenses"] = licence_entries(one.licence, expressions[one.licence])
-    return entry | ({"purl": one.purl} if one.purl else {})
-
-
-def own_component(archive: Path, target: Target) -> dict[str, object]:
-    """The archive that a bill of materials is for, told apart from any other by its sum."""
+def bill_of_materials(packages: Sequence[Package], archive: Path, target: Target) -> dict[str, object]:
+    """An archive's packages and their parts, each once, in CycloneDX 1.6. The archive is named by its sum."""
     properties = {"archive": archive.name, "target": str(target)}
-    return {
+    own = {
         "type": "application",
         "bom-ref": "lancelot",
         "name": "lancelot",
@@ -983,86 +722,61 @@ def own_component(archive: Path, target: Target) -> dict[str, object]:
         "licenses": [{"license": {"id": LICENCE}}],
         "properties": [{"name": f"lancelot:{name}", "value": value} for name, value in properties.items()],
     }
-
-
-def bill_of_materials(
-    packages: Sequence[Package], expressions: Mapping[str, str], archive: Path, target: Target
-) -> dict[str, object]:
-    """An archive's packages and their parts, each once, in CycloneDX 1.6."""
-    once: dict[str, Package | Part] = {}
-    for one in everything_in(packages):
-        once.setdefault(reference(one), one)
-    held: dict[str, Sequence[Package | Part]] = {package.purl: package.parts for package in packages if package.parts}
+    components: list[Component] = [
+        {
+            "type": "library",
+            "bom-ref": package.purl,
+            "purl": package.purl,
+            "name": package.name,
+            "version": package.version,
+            "licenses": licence_entries(package.licence),
+        }
+        for package in packages
+    ]
+    components += [part for package in packages for part in package.parts]
+    inside = {"lancelot": [package.purl for package in packages]}
+    inside |= {package.purl: [part["bom-ref"] for part in package.parts] for package in packages if package.parts}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
-        "metadata": {"component": own_component(archive, target)},
-        "components": [component(one, expressions) for one in once.values()],
-        "dependencies": [
-            {"ref": ref, "dependsOn": list(dict.fromkeys(map(reference, inside)))}
-            for ref, inside in ({"lancelot": packages} | held).items()
-        ],
+        "metadata": {"component": own},
+        "components": list({one["bom-ref"]: one for one in components}.values()),
+        "dependencies": [{"ref": ref, "dependsOn": parts} for ref, parts in inside.items()],
     }
 
 
-RULE = "=" * 80
-PARTS_HEAD = f"""{RULE}
-Compiled into native modules of the packages above
-
-These are in the bills of materials that the packages bring, with the licences stated there. The packages do not bring
-the texts of these licences.
-
-"""
-
-
-def parts_table(packages: Iterable[Package]) -> str:
-    """The name, version and licence of each part, once."""
-    rows = {(part.name, part.version, part.licence or "not stated") for package in packages for part in package.parts}
-    width = max((len(name) + len(version) for name, version, _ in rows), default=0) + 3
-    return "\n".join(f"{f'{name} {version}':{width}}{licence}" for name, version, licence in sorted(rows))
-
-
-def texts_of(package: Package) -> dict[str, list[str]]:
-    """The texts of a package's licences, with the paths where each lies."""
-    found: dict[str, list[str]] = {}
-    for name, path in package.files.items():
-        found.setdefault(path.read_text(encoding="utf-8", errors="replace").strip(), []).append(name)
-    return found
-
-
 def licence_texts(packages: Sequence[Package]) -> str:
-    """The licences of packages, one after the other, each text of a package once, and the table of their parts."""
-    said = []
+    """The licences of packages, one after the other, each text of a package once.
+
+    Of the parts that are compiled into native modules, wheels bring names and licences, but not the texts.
+    """
+    blocks = []
     for package in packages:
-        said.append(f"{RULE}\n{package.name} {package.version}: {package.licence}")
-        said += [f"--- {', '.join(names)}\n\n{text}" for text, names in texts_of(package).items()]
-    table = parts_table(packages)
-    return "\n\n".join([*said, PARTS_HEAD + table] if table else said) + "\n"
+        blocks.append(f"{'=' * 80}\n{package.name} {package.version}: {package.licence}")
+        texts: dict[str, list[str]] = {}
+        for name, path in package.files.items():
+            texts.setdefault(path.read_text(encoding="utf-8", errors="replace").strip(), []).append(name)
+        blocks += [f"--- {', '.join(names)}\n\n{text}" for text, names in texts.items()]
+    blocks.append(
+        f"{'=' * 80}\nWhat is compiled into their native modules, with its licences, is in the bill of materials."
+    )
+    return "\n\n".join(blocks) + "\n"
 
 
-def sums_of(files: Iterable[Path]) -> str:
-    """The SHA-256 of files as `sha256sum --check` reads them."""
-    return "".join(f"{sum_of(path)}  {path.name}\n" for path in sorted(files))
-
-
-def licences_beside(archive: Path) -> Path:
-    """Where the licences of an archive are."""
-    return archive.with_name(f"LICENSES{archive.stem.removeprefix('lancelot')}.txt")
-
-
-def write_papers(packages: Sequence[Package], packer: Path, archive: Path, target: Target) -> None:
-    """Puts an archive's own papers beside it."""
-    own = Package("lancelot", lancelot.__version__, LICENCE, {"LICENSE": ROOT / "LICENSE"})
-    bill = bill_of_materials(packages, expressions_of(packages, packer), archive, target)
+def write_papers(packages: Sequence[Package], archive: Path, target: Target) -> None:
+    """Put an archive's own papers beside it."""
+    own = Package("lancelot", lancelot.__version__, LICENCE, "", {"LICENSE": ROOT / "LICENSE"})
+    bill = bill_of_materials(packages, archive, target)
     write(archive.with_suffix(BILL), json.dumps(bill, indent=1) + "\n")
-    write(licences_beside(archive), licence_texts([own, *packages]))
+    licences = archive.with_name(f"LICENSES{archive.stem.removeprefix('lancelot')}.txt")
+    write(licences, licence_texts([own, *packages]))
 
 
-def write_sums(folder: Path, without: Iterable[Path] = ()) -> None:
-    """Puts the sums of all that is published beside it, but for what is not to be."""
-    files = {path for pattern in PUBLISHED for path in folder.glob(pattern)}
-    write(folder / "SHA256SUMS", sums_of(files.difference(without)))
+def write_sums(folder: Path) -> None:
+    """Put the sums of all that is published beside it, as `sha256sum --check` reads them."""
+    files = sorted({path for pattern in PUBLISHED for path in folder.glob(pattern)})
+    write(folder / "SHA256SUMS", "".join(f"{sum_of(path)}  {path.name}\n" for path in files))
 
 
 # ---------------------------------------------------------------------------------------------- Bundle
@@ -1079,39 +793,19 @@ REGISTRY_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/ser
 REGISTRY_NAME = "io.github.ayers-software-repair/lancelot"
 REPOSITORY = "https://github.com/ayers-software-repair/lancelot"
 
-
-@dataclass(frozen=True)
-class FormField:
-    """A setting that a client asks for when it installs the bundle, by its field in `lancelot.Settings`.
-
-    `help` is for what is chosen otherwise than it is written into a variable.
-    """
-
-    field: str
-    title: str
-    kind: str = "string"
-    required: bool = False
-    help: str = ""
-
-
-# A client lets the person choose the folder and hands over its whole path, so the setting's own help would mislead.
-FORM = (
-    FormField(
-        "path", "LanceDB folder", "directory", required=True, help="The folder of the LanceDB database to search."
-    ),
-    FormField("table", "Table"),
-    FormField("api_key", "OpenAI API key"),
-    FormField("base_url", "Embedding server"),
-    FormField("embedding_model", "Embedding model"),
-    FormField("chat_model", "Chat model"),
-    FormField("chat_base_url", "Chat model's server"),
-    FormField("chat_api_key", "Chat model's API key"),
-)
-
-
-def setting_of(form_field: FormField) -> lancelot.Setting:
-    """The setting that a field of the form is for."""
-    return next(setting for setting in lancelot.SETTINGS if setting.field == form_field.field)
+# The settings that a client asks for when it installs the bundle, by their field, with their titles. Only the first is
+# required: a client lets the person choose the folder and hands over its whole path.
+FORM = {
+    "path": "LanceDB folder",
+    "table": "Table",
+    "api_key": "OpenAI API key",
+    "base_url": "Embedding server",
+    "embedding_model": "Embedding model",
+    "chat_model": "Chat model",
+    "chat_base_url": "Chat model's server",
+    "chat_api_key": "Chat model's API key",
+}
+FORM_SETTINGS = {setting.field: setting for setting in lancelot.SETTINGS if setting.field in FORM}
 
 
 def plain_help(setting: lancelot.Setting, titles: Mapping[str, str]) -> str:
@@ -1119,45 +813,44 @@ def plain_help(setting: lancelot.Setting, titles: Mapping[str, str]) -> str:
     return re.sub("`([^`]+)`", lambda found: f'"{titles.get(found[1], found[1])}"', setting.help)
 
 
-def form_entry(form_field: FormField) -> dict[str, object]:
+def form_entry(field: str) -> dict[str, object]:
     """A field of the form as the manifest has it."""
-    setting = setting_of(form_field)
-    titles = {setting_of(one).name: one.title for one in FORM}
+    setting = FORM_SETTINGS[field]
+    titles = {FORM_SETTINGS[other].name: title for other, title in FORM.items()}
     default = "" if setting.default is None else f" Default: {setting.default}."
-    entry: dict[str, object] = {"type": form_field.kind, "title": form_field.title}
-    description = form_field.help or plain_help(setting, titles)
-    entry |= {"description": description + default, "required": form_field.required}
-    if setting.secret:
-        entry["sensitive"] = True
-    if not form_field.required:
-        # Without one, a client hands the variable over as it is written. A blank value counts as not set; the
-        # setting's own default does not: a table that is named is not looked for.
-        entry["default"] = ""
-    return entry
-
-
-def start_entry() -> dict[str, object]:
-    """How a client starts the archive of an unpacked bundle."""
+    if field == "path":
+        description = "The folder of the LanceDB database to search."
+        return {"type": "directory", "title": FORM[field], "description": description, "required": True}
+    # Without a default, a client hands the variable over as it is written. A blank value counts as not set; the
+    # setting's own default does not: a table that is named is not looked for.
     return {
-        "command": "python3",
-        "args": [f"${{__dirname}}/{BUNDLED}"],
-        "env": {setting_of(one).name: f"${{user_config.{one.field}}}" for one in FORM},
-        "platform_overrides": {"win32": {"command": "python"}},
+        "type": "string",
+        "title": FORM[field],
+        "description": plain_help(setting, titles) + default,
+        "required": False,
+        **({"sensitive": True} if setting.secret else {}),
+        "default": "",
     }
 
 
-def compatibility(target: Target) -> dict[str, object]:
-    """The platform and the Python that the archive is for."""
-    system = target.platform.sys_platform
-    if system not in MANIFEST_PLATFORMS:
-        message = f"Bundles are for {', '.join(MANIFEST_PLATFORMS)}, not {system}. Use {ARCHIVE.name} itself."
+def check_platform(target: Target) -> None:
+    """Raise BuildError if bundles cannot be for a target's platform."""
+    if target.platform.sys_platform not in MANIFEST_PLATFORMS:
+        supported = ", ".join(MANIFEST_PLATFORMS)
+        message = f"Bundles are for {supported}, not {target.platform.sys_platform}. Use {ARCHIVE.name} itself."
         raise BuildError(message)
-    return {"platforms": [system], "runtimes": {"python": f">={target.python},<3.{target.minor + 1}"}}
 
 
 def manifest(target: Target) -> dict[str, object]:
     """What the bundle says of itself. Listed are the tools that are always there; settings bring in the others."""
     always = [tool for tool in lancelot.TOOLS if not tool.needs]
+    start = {
+        "command": "python3",
+        "args": [f"${{__dirname}}/{BUNDLED}"],
+        "env": {FORM_SETTINGS[field].name: f"${{user_config.{field}}}" for field in FORM},
+        "platform_overrides": {"win32": {"command": "python"}},
+    }
+    next_minor = int(target.python.partition(".")[2]) + 1
     return {
         "manifest_version": MANIFEST_VERSION,
         "name": "lancelot",
@@ -1167,11 +860,14 @@ def manifest(target: Target) -> dict[str, object]:
         "author": {"name": AUTHOR},
         "repository": {"type": "git", "url": REPOSITORY},
         "license": LICENCE,
-        "server": {"type": "python", "entry_point": BUNDLED, "mcp_config": start_entry()},
+        "server": {"type": "python", "entry_point": BUNDLED, "mcp_config": start},
         "tools": [{"name": tool.name, "description": tool.description} for tool in always],
         "tools_generated": len(always) < len(lancelot.TOOLS),
-        "compatibility": compatibility(target),
-        "user_config": {one.field: form_entry(one) for one in FORM},
+        "compatibility": {
+            "platforms": [target.platform.sys_platform],
+            "runtimes": {"python": f">={target.python},<3.{next_minor}"},
+        },
+        "user_config": {field: form_entry(field) for field in FORM},
     }
 
 
@@ -1181,7 +877,7 @@ def json_text(value: object) -> str:
 
 
 def write_bundle(archive: Path, bundle: Path, target: Target) -> None:
-    """Packs an archive and its manifest, so that the same archive always gives the same bytes."""
+    """Pack an archive and its manifest, so that the same archive always gives the same bytes."""
     contents = {"manifest.json": json_text(manifest(target)).encode(), BUNDLED: archive.read_bytes()}
     contents |= {name: (ROOT / name).read_bytes() for name in ("README.md", "LICENSE")}
     with whole(bundle) as temporary, zipfile.ZipFile(temporary, "w") as packed:
@@ -1191,30 +887,16 @@ def write_bundle(archive: Path, bundle: Path, target: Target) -> None:
 
 def registry_variable(setting: lancelot.Setting) -> dict[str, object]:
     """A setting as the registry has it. Its default is only shown, for the reason that `form_entry` has."""
-    form_field = next((one for one in FORM if one.field == setting.field), None)
     entry: dict[str, object] = {"name": setting.name, "description": plain_help(setting, {})}
     if isinstance(setting.default, int | float):
         entry["format"] = "number"
     if setting.default is not None:
         entry["placeholder"] = str(setting.default)
-    required = form_field is not None and form_field.required
-    return entry | {"isRequired": required, "isSecret": setting.secret}
-
-
-def registry_package(bundle: Path) -> dict[str, object]:
-    """A bundle as the registry has it, where a release has it."""
-    return {
-        "registryType": "mcpb",
-        "identifier": f"{REPOSITORY}/releases/download/v{lancelot.__version__}/{bundle.name}",
-        "version": lancelot.__version__,
-        "fileSha256": sum_of(bundle),
-        "transport": {"type": "stdio"},
-        "environmentVariables": [registry_variable(setting) for setting in lancelot.SETTINGS],
-    }
+    return entry | {"isRequired": setting.field == "path", "isSecret": setting.secret}
 
 
 def registry_entry(bundles: Iterable[Path]) -> dict[str, object]:
-    """The server as the MCP Registry lists it, with its bundles."""
+    """The server as the MCP Registry lists it, with its bundles where a release has them."""
     return {
         "$schema": REGISTRY_SCHEMA,
         "name": REGISTRY_NAME,
@@ -1222,143 +904,103 @@ def registry_entry(bundles: Iterable[Path]) -> dict[str, object]:
         "description": SUMMARY,
         "version": lancelot.__version__,
         "repository": {"url": REPOSITORY, "source": "github"},
-        "packages": [registry_package(bundle) for bundle in bundles],
+        "packages": [
+            {
+                "registryType": "mcpb",
+                "identifier": f"{REPOSITORY}/releases/download/v{lancelot.__version__}/{bundle.name}",
+                "version": lancelot.__version__,
+                "fileSha256": sum_of(bundle),
+                "transport": {"type": "stdio"},
+                "environmentVariables": [registry_variable(setting) for setting in lancelot.SETTINGS],
+            }
+            for bundle in bundles
+        ],
     }
 
 
-def sum_inside(bundle: Path) -> str:
-    """The SHA-256 of the archive in a bundle."""
-    with zipfile.ZipFile(bundle) as opened:
-        return hashlib.sha256(opened.read(BUNDLED)).hexdigest()
-
-
-def sum_billed(bill: Path) -> str:
-    """The SHA-256 of the archive that a bill of materials is for; empty where it says none."""
-    own = json.loads(bill.read_bytes())["metadata"]["component"]
-    return "".join(one["content"] for one in own.get("hashes", []))
-
-
-def stale_files(folder: Path) -> list[Path]:
-    """The bundles, bills and licences in a folder whose archive is not in it: it was made anew since, or removed.
-
-    Licences name no archive; they are made with the bill beside them.
-    """
-    there = {sum_of(archive) for archive in folder.glob("*.pyz")}
-    made_of = {path: sum_inside(path) for path in folder.glob("*.mcpb")}
-    made_of |= {path: sum_billed(path) for path in folder.glob(f"*{BILL}")}
-    current = {path for path, archive in made_of.items() if archive in there}
-    billed = (path.with_name(path.name.replace(BILL, ".pyz")) for path in current if path.name.endswith(BILL))
-    return sorted({*made_of, *folder.glob(LICENCES)} - current - set(map(licences_beside, billed)))
-
-
-def write_registry_entry(folder: Path, without: Iterable[Path] = ()) -> None:
-    """Puts the registry's entry beside the bundles of this version; where there are none, there is no entry."""
-    bundles = set(folder.glob(f"lancelot-{lancelot.__version__}-*.mcpb")).difference(without)
+def write_common_papers(*_: object, **__: object) -> None:
+    """Make anew what there is once for all archives and bundles in dist/: the registry's entry and the sums."""
+    folder = ARCHIVE.parent
+    bundles = sorted(folder.glob(f"lancelot-{lancelot.__version__}-*.mcpb"))
+    remove(folder / REGISTRY_ENTRY)
     if bundles:
-        write(folder / REGISTRY_ENTRY, json_text(registry_entry(sorted(bundles))))
-    else:
-        remove(folder / REGISTRY_ENTRY)
+        write(folder / REGISTRY_ENTRY, json_text(registry_entry(bundles)))
+    write_sums(folder)
+
+
+def remove_stale_bundle(_target: Target, archive: Path, bundle: Path) -> None:
+    """Remove a bundle that holds another archive than the one just made for its target."""
+    if bundle.exists():
+        with zipfile.ZipFile(bundle) as opened:
+            stale = opened.read(BUNDLED) != archive.read_bytes()
+        if stale:
+            say(f"{bundle.name} held an archive made before: it is removed, make it anew")
+            remove(bundle)
 
 
 # ---------------------------------------------------------------------------------------------- Checks
 # The checks run in an environment of their own, on the very packages that ship. All of them run, whatever
 # the ones before them found; the tests come last, so that their closing line stands at the end.
 
-
-@dataclass(frozen=True)
-class Check:
-    """A module to run, with its arguments, in the environment for development."""
-
-    name: str
-    module: str
-    arguments: tuple[str, ...]
-
-
 CHECKS = (
-    Check("ruff check", "ruff", ("check", ".")),
-    Check("ruff format", "ruff", ("format", "--check", ".")),
-    Check("mypy", "mypy", ()),
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("mypy",),
     # What a module's tests share is made once: a module stays with one process.
-    Check("pytest", "pytest", ("-n", "auto", "--dist", "loadfile")),
+    ("pytest", "-n", "auto", "--dist", "loadfile"),
 )
-
-
 # The tests of the built file, and the variables that tell them of another than dist/lancelot.pyz with this Python.
-FILE_TESTS = Check("pytest", "pytest", ("tests/test_archive.py", "tests/test_clients.py", "-k", "archive"))
+FILE_TESTS = ("pytest", "tests/test_archive.py", "tests/test_clients.py", "-k", "archive")
 TESTED_ARCHIVE = "LANCELOT_TEST_ARCHIVE"
 TESTED_PYTHON = "LANCELOT_TEST_PYTHON"
 
 
-def development_python(folders: Sequence[Path]) -> Path:
-    """The Python of an environment that sees these folders and nothing else that is installed on the machine."""
+def prepared_python() -> Path:
+    """The Python of an environment that sees the project, its packages and those of development, and nothing else."""
+    packer_folder()
+    own = own_target()
+    development = installed("development", development_entries(), own, BUILD)
+    folders = (ROOT, development, runtime_folder(own))
     environment = BUILD / f"dev-{sys.implementation.cache_tag}"
     command = (sys.executable, "-m", "venv", "--clear", "--without-pip", str(environment))
     failure = "No environment could be made. Install Python's venv module and run this again."
     run(command, environment=os.environ, failure=failure)
-    python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     site = next(environment.rglob("site-packages"))
     # Not a bare path: packages for Windows have .pth files of their own in there.
     write(site / "lancelot.pth", "".join(f"import site; site.addsitedir({str(folder)!r})\n" for folder in folders))
-    return python
+    return environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def failed_checks(python: Path, checks: Iterable[Check], **variables: str) -> list[str]:
-    """Runs all checks, their output unfiltered, and gives the names of those that failed."""
+def failed_checks(python: Path, checks: Iterable[Sequence[str]], **variables: str) -> list[str]:
+    """Run all checks, modules with their arguments, and return those that failed. Their output is not filtered."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    environment, failed = kept | variables, []
+    failed = []
     for check in checks:
-        say(f"checking with {check.name}")
-        command = (str(python), "-m", check.module, *check.arguments)
-        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
-            failed.append(check.name)
+        say(f"checking with {' '.join(check[:2])}")
+        if subprocess.run((str(python), "-m", *check), cwd=ROOT, env=kept | variables, check=False).returncode:
+            failed.append(check[0])
     return failed
 
 
 # ---------------------------------------------------------------------------------------- Command line
-# One function a command. Each is given what was asked for on the command line.
+# One function a command. Each is given the targets that were named, none for dist/lancelot.pyz, which is for the running
+# Python; and whether every one of a kind was asked for: then those that the dependencies do not serve are no failure,
+# unless that is all of them.
 
 ALL = "all"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to make: the targets that were named; none stand for dist/lancelot.pyz, which is for the running Python.
-
-    Where `every` is set, targets that the dependencies do not serve are no failure, unless that is all of them.
-    """
-
-    targets: tuple[Target, ...] = ()
-    every: bool = False
-
-
-NOTHING_NAMED = Request()
-
-
-def runtime_folder(target: Target, packer: Path, where: Path) -> Path:
-    """The folder with the packages that ship."""
-    entries = runtime_entries(LOCK.read_text(encoding="utf-8"))
-    return installed("runtime", entries_for(target, entries, packer), target, where)
-
-
-def packer_folder() -> Path:
-    """The folder with what packs and reads the lock, which runs here."""
-    try:
-        return installed("packer", packer_entries(LOCK.read_text(encoding="utf-8")), own_target())
-    except NotServedError as error:
-        message = (
-            "pip finds not even what packs the archive, which every Python can run. Check its settings and its index."
-        )
-        raise BuildError(message) from error
+Targets = tuple[Target, ...]
+Maker = Callable[[Target, Path, Path], None]
 
 
 def build_for(target: Target, archive: Path, where: Path) -> None:
-    """Makes an archive with its papers, and prints its path and sizes."""
+    """Make an archive with its papers, and print its path and sizes."""
     say(f"{archive.name}, for {target}")
     packer, python = packer_folder(), interpreter_of(target)
     if python is None:
         say(f"there is no Python {target.python} here: {archive.name} gets no bytecode, its first start compiles")
-    site = runtime_folder(target, packer, where)
-    packages = packages_inside(site, packer)
+    site = runtime_folder(target, where)
+    # shiv's starting code is in the archive too.
+    packages = packages_in(site) + packages_in(packer, "shiv-*")
     packed = packed_packages(site, target)
     say("packing the archive")
     own, shell = where / "own", where / "shell.pyz"
@@ -1367,116 +1009,87 @@ def build_for(target: Target, archive: Path, where: Path) -> None:
     build_id = digest(packed.read_bytes(), *(path.read_bytes() for path in files_below(own).values()))
     pack_with_shiv(packer, own, build_id, shell)
     join(packed, own_contents(own, shell, target), archive)
-    write_papers(packages, packer, archive, target)
+    write_papers(packages, archive, target)
     if target.platform.sys_platform == "win32":
         write_set_up(archive, target.python)
-    sizes = (archive.stat().st_size / BYTES_PER_MB, unpacked_size(archive) / BYTES_PER_MB)
-    print("{}: {:.1f} MB, unpacked {:.1f} MB".format(archive, *sizes), flush=True)
+    with zipfile.ZipFile(archive) as opened:
+        unpacked = sum(entry.file_size for entry in opened.infolist())
+    print(
+        f"{archive}: {archive.stat().st_size / BYTES_PER_MB:.1f} MB, unpacked {unpacked / BYTES_PER_MB:.1f} MB",
+        flush=True,
+    )
 
 
-def archive_of(target: Target) -> Path:
-    """Where the archive of a target that was named goes."""
-    return ARCHIVE.with_name(f"{target.stem}.pyz")
-
-
-def build_served(target: Target, archive: Path, make: Callable[[Target, Path], None]) -> str:
-    """Makes an archive and something of it; gives what to say where the dependencies do not serve the target."""
-    try:
-        with workshop(target) as where:
+def build_all(targets: Targets = (), *, every: bool = False, make: Maker = remove_stale_bundle) -> None:
+    """Make the archives that were asked for and `make` something of each, then the papers of them all."""
+    jobs = [(target, ARCHIVE.with_name(f"{target.stem}.pyz")) for target in targets] or [(own_target(), ARCHIVE)]
+    not_served = []
+    for target, archive in jobs:
+        where = BUILD if target == own_target() else BUILD / "other"
+        try:
             build_for(target, archive, where)
-    except NotServedError as error:
-        return str(error)
-    make(target, archive)
-    return ""
-
-
-def build_requested(request: Request, make: Callable[[Target, Path], None] = lambda *_: None) -> None:
-    """Makes the archives that were asked for and something of each, then the papers of them all.
-
-    Those that are not served are told of at the end; where they were asked for by name, that is a failure.
-    """
-    jobs = [(target, archive_of(target)) for target in request.targets] or [(own_target(), ARCHIVE)]
-    not_served = list(filter(None, (build_served(target, archive, make) for target, archive in jobs)))
+            make(target, archive, ARCHIVE.with_name(f"{target.stem}.mcpb"))
+        except NotServedError as error:
+            not_served.append(f"{error} for {target}. Build for another Python or platform.")
+        finally:  # half a gigabyte a target: only what this Python itself needs is kept
+            remove(BUILD / "other")
     write_common_papers()
-    for said in not_served:
-        say(said)
-    if not_served and (not request.every or len(not_served) == len(jobs)):
+    for message in not_served:
+        say(message)
+    if not_served and (not every or len(not_served) == len(jobs)):
         message = f"Not made: {len(not_served)} of {len(jobs)}. What could be made is in {ARCHIVE.parent}."
         raise BuildError(message)
 
 
-def write_common_papers(_request: Request = NOTHING_NAMED) -> None:
-    """Makes anew what there is once for all archives and bundles, and names what is stale and so not in it."""
-    folder = ARCHIVE.parent
-    stale = stale_files(folder)
-    for path in stale:
-        say(f"{path.name} is of an archive that is not in {folder}, so no paper lists it. Make it anew or remove it.")
-    write_registry_entry(folder, stale)
-    write_sums(folder, stale)
-
-
-def build_bundle(target: Target, archive: Path) -> None:
-    """Makes the bundle of an archive and prints its path and size."""
+def make_bundle(target: Target, archive: Path, bundle: Path) -> None:
+    """Make the bundle of an archive and print its path and size."""
     say("packing the bundle")
-    bundle = ARCHIVE.with_name(f"{target.stem}.mcpb")
     write_bundle(archive, bundle, target)
     print(f"{bundle}: {bundle.stat().st_size / BYTES_PER_MB:.1f} MB", flush=True)
 
 
-def build_bundles(request: Request) -> None:
-    """Makes the archives that were asked for and their bundles."""
-    for target in request.targets or [own_target()]:
-        compatibility(target)
-    build_requested(request, build_bundle)
+def build_bundles(targets: Targets, *, every: bool) -> None:
+    """Make the archives that were asked for and their bundles."""
+    for target in targets or [own_target()]:
+        check_platform(target)
+    build_all(targets, every=every, make=make_bundle)
 
 
-def prepared_python() -> Path:
-    """The Python of the environment for development, with the packages that ship."""
-    own, lock = own_target(), LOCK.read_text(encoding="utf-8")
-    development = development_entries(DEV_LOCK.read_text(encoding="utf-8"), runtime_entries(lock))
-    runtime = runtime_folder(own, packer_folder(), BUILD)
-    return development_python((ROOT, installed("development", development, own), runtime))
-
-
-def check_project(_request: Request) -> None:
-    """Makes the archive, then runs every check; raises where one failed."""
-    build_requested(NOTHING_NAMED)
-    failed = failed_checks(prepared_python(), CHECKS)
+def check_failed(failed: Sequence[str]) -> None:
+    """Raise BuildError if something failed."""
     if failed:
         message = f"Failed: {', '.join(failed)}. Mend what is said above and run this again."
         raise BuildError(message)
 
 
-def tested_targets(request: Request) -> dict[Target, str]:
-    """The targets whose archives can be tested on this machine, each with its Python."""
-    candidates = request.targets or tuple(target_of(python, own_platform()) for python in PYTHONS)
-    found = {target: interpreter_of(target) for target in candidates if target.platform == own_platform()}
-    there = {target: python for target, python in found.items() if python}
-    missing = [str(target) for target in candidates if target not in there]
-    if not there or (request.targets and missing and not request.every):
-        message = f"This machine cannot test archives for {', '.join(missing)}. Run this where such a Python is."
-        raise BuildError(message)
-    return there
+def check_project(_targets: Targets, *, every: bool) -> None:  # noqa: ARG001
+    """Make the archive, then run every check; BuildError if one failed."""
+    build_all()
+    check_failed(failed_checks(prepared_python(), CHECKS))
 
 
-def check_archives(request: Request) -> None:
-    """Makes an archive for each Python of this machine and runs the tests of the built file with it."""
-    tested = tested_targets(request)
-    build_requested(Request(tuple(tested)))
-    python, failed = prepared_python(), []
-    for target, interpreter in tested.items():
-        say(f"testing {archive_of(target).name} with {interpreter}")
-        variables = {TESTED_ARCHIVE: str(archive_of(target)), TESTED_PYTHON: interpreter}
-        if failed_checks(python, [FILE_TESTS], **variables):
-            failed.append(str(target))
-    if failed:
-        message = f"Failed: {', '.join(failed)}. Mend what is said above and run this again."
+def check_archives(targets: Targets, *, every: bool) -> None:
+    """Make an archive for each Python of this machine and run the tests of the built file with it."""
+    candidates = targets or tuple(target_of(python, own_platform()) for python in PYTHONS)
+    pythons = {target: interpreter_of(target) for target in candidates if target.platform == own_platform()}
+    tested = {target: python for target, python in pythons.items() if python}
+    if not tested or (targets and not every and len(tested) < len(targets)):
+        missing = ", ".join(str(target) for target in candidates if target not in tested)
+        message = f"This machine cannot test archives for {missing}. Run this where such a Python is."
         raise BuildError(message)
+    build_all(tuple(tested))
+    failed, development = [], prepared_python()
+    for target, python in tested.items():
+        archive = ARCHIVE.with_name(f"{target.stem}.pyz")
+        say(f"testing {archive.name} with {python}")
+        variables = {TESTED_ARCHIVE: str(archive), TESTED_PYTHON: python}
+        failed += [str(target)] if failed_checks(development, [FILE_TESTS], **variables) else []
+    check_failed(failed)
     print(f"Passed: {', '.join(map(str, tested))}")
 
 
-def make_locks(_request: Request) -> None:
-    """Resolves the requirements anew into both lock files."""
+def make_locks(*_: object, **__: object) -> None:
+    """Resolve the requirements anew into both lock files."""
     say("installing the resolver")
     with whole(BUILD / "uv") as folder:
         pip_install(UV, folder)
@@ -1485,8 +1098,8 @@ def make_locks(_request: Request) -> None:
     resolve(uv, DEV_LOCK, "--group", "dev", "--constraints", LOCK.name)
 
 
-COMMANDS: Mapping[str, Callable[[Request], None]] = {
-    "archive": build_requested,
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "archive": build_all,
     "bundle": build_bundles,
     "papers": write_common_papers,
     "check": check_project,
@@ -1496,36 +1109,29 @@ COMMANDS: Mapping[str, Callable[[Request], None]] = {
 WITH_TARGETS = ("archive", "bundle", "test")
 
 
-def requested(pythons: Sequence[str], platforms: Sequence[str]) -> Request:
+def named_targets(pythons: Sequence[str], platforms: Sequence[str]) -> Targets:
     """The product of what the two options name; the one that was not given stands for what runs this."""
     if not pythons and not platforms:
-        return NOTHING_NAMED
+        return ()
     own = own_target()
     versions = PYTHONS if ALL in pythons else tuple(dict.fromkeys(pythons)) or (own.python,)
     systems = [one for one in PLATFORMS if {one.name, ALL} & set(platforms)] or [own.platform]
-    every = ALL in (*pythons, *platforms)
-    return Request(tuple(target_of(version, system) for system in systems for version in versions), every=every)
+    return tuple(target_of(version, system) for system in systems for version in versions)
 
 
-def parse(argv: Sequence[str] | None) -> tuple[str, Request]:
-    """The command and what it is for."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code: 0 well, 1 a failure, 2 wrong usage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", nargs="?", choices=tuple(COMMANDS), default="archive")
     names = tuple(one.name for one in PLATFORMS)
     parser.add_argument("--python", action="append", default=[], choices=(*PYTHONS, ALL), help="may be repeated")
     parser.add_argument("--platform", action="append", default=[], choices=(*names, ALL), help="may be repeated")
     given = parser.parse_args(argv)
-    request = requested(given.python, given.platform)
-    if request.targets and given.command not in WITH_TARGETS:
+    targets = named_targets(given.python, given.platform)
+    if targets and given.command not in WITH_TARGETS:
         parser.error(f"--python and --platform are for {', '.join(WITH_TARGETS)}, not for {given.command}")
-    return given.command, request
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and gives the exit code: 0 well, 1 a failure, 2 wrong usage."""
-    command, request = parse(argv)
     try:
-        COMMANDS[command](request)
+        COMMANDS[given.command](targets, every=ALL in (*given.python, *given.platform))
     except BuildError as error:
         say(str(error))
         return 1

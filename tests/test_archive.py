@@ -21,8 +21,9 @@ from namespaces import with_mounts, without_account
 from pythons import ARCHIVE, PYTHON, other_pythons, version_of
 
 import build
+import lancelot
 
-VERSION = build.read_version((build.ROOT / "lancelot.py").read_text(encoding="utf-8"))
+VERSION = lancelot.__version__
 BARE = (PYTHON, "-I", "-S")
 LIMIT = 60
 AT_ONCE = 8
@@ -288,18 +289,14 @@ def test_an_account_without_a_home_or_with_one_that_it_may_not_write_is_told_to_
     tmp_path.chmod(0o755)
 
 
-@pytest.mark.parametrize(
-    ("size", "why"),
-    [("size=100m", r"1\d\d MB are free and 4\d\d MB needed"), ("size=900m,nr_inodes=300", "No space left on device")],
-    ids=["seen beforehand", "met meanwhile"],
-)
-def test_a_full_disk_is_a_sentence_and_is_not_filled(tmp_path: Path, size: str, why: str) -> None:
+@pytest.mark.parametrize("size", ["size=100m", "size=900m,nr_inodes=300"])
+def test_a_full_disk_is_a_sentence_and_is_not_filled(tmp_path: Path, size: str) -> None:
     small = with_mounts('mount -t tmpfs -o "$1" none "$2"', size, str(tmp_path))
     if not small:
         pytest.skip("this user may not mount a small disk")
     looked_at = ("sh", "-c", '"$@"; code=$?; find "$0" -name "*.tmp"; exit $code', str(tmp_path))
     said = refusal(start("version", root=tmp_path / "root", before=(*small, *looked_at)))
-    assert re.search(why, said)
+    assert "No space left on device" in said
     assert "has 500 MB free" in said
 
 
@@ -318,7 +315,8 @@ def test_a_damaged_archive_is_a_sentence(tmp_path: Path) -> None:
 
 def test_the_archive_and_what_it_unpacks_to_stay_below_their_limits() -> None:
     assert ARCHIVE.stat().st_size < 165 * build.BYTES_PER_MB
-    assert build.unpacked_size(ARCHIVE) < 470 * build.BYTES_PER_MB
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        assert sum(entry.file_size for entry in archive.infolist()) < 470 * build.BYTES_PER_MB
 
 
 def test_no_entry_tells_of_the_machine_that_made_it() -> None:

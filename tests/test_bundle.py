@@ -169,7 +169,7 @@ def test_the_manifest_is_for_one_platform_and_one_minor_version_of_python(
 def test_a_platform_without_bundles_is_a_sentence() -> None:
     target = build.target_of("3.12", build.Platform("freebsd-amd64", "FreeBSD", "amd64", "freebsd15"))
     with pytest.raises(build.BuildError, match="not freebsd15"):
-        build.compatibility(target)
+        build.check_platform(target)
 
 
 def test_the_validator_of_the_format_takes_the_manifest(tmp_path: Path) -> None:
@@ -192,72 +192,35 @@ def papers_made(monkeypatch: pytest.MonkeyPatch, folder: Path) -> dict[str, str]
     return {name: (folder / name).read_text(encoding="utf-8") for name in ("SHA256SUMS", "server.json")}
 
 
-def test_a_bundle_of_an_archive_that_was_made_anew_is_in_no_paper_and_is_named(
+def test_a_bundle_of_an_archive_that_was_made_anew_is_removed_and_named(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = build.target_of("3.13", build.PLATFORMS[-1])
-    (tmp_path / "other.pyz").write_bytes(b"another archive")
-    build.write_bundle(tmp_path / "other.pyz", tmp_path / f"{other.stem}.mcpb", other)
+    build.remove_stale_bundle(TARGET, tmp_path / "any.pyz", bundle)
     assert all(bundle.name in text for text in papers_made(monkeypatch, tmp_path).values())
     assert capsys.readouterr().err == ""
     (tmp_path / "any.pyz").write_bytes(b"a newer archive")
-    newer = bundle.with_suffix(".pyz")
-    newer.write_bytes(b"a newer archive")
-    build.write_papers([], tmp_path, newer, TARGET)
-    papers = papers_made(monkeypatch, tmp_path)
-    assert all(name in papers["SHA256SUMS"] for name in (newer.name, build.licences_beside(newer).name))
-    assert not any(bundle.name in text for text in papers.values())
-    assert all(f"{other.stem}.mcpb" in text for text in papers.values())
-    assert capsys.readouterr().err == (
-        f"build: {bundle.name} is of an archive that is not in {tmp_path}, so no paper lists it. "
-        "Make it anew or remove it.\n"
-    )
-
-
-def test_where_every_bundle_is_of_an_older_archive_there_is_no_entry(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    papers_made(monkeypatch, tmp_path)
-    (tmp_path / "any.pyz").write_bytes(b"a newer archive")
+    build.remove_stale_bundle(TARGET, tmp_path / "any.pyz", bundle)
+    assert not bundle.exists()
+    assert capsys.readouterr().err == f"build: {bundle.name} held an archive made before: it is removed, make it anew\n"
     assert build.main(["papers"]) == 0
-    assert bundle.exists()
     assert not (tmp_path / "server.json").exists()
     assert (tmp_path / "SHA256SUMS").read_text(encoding="utf-8").split()[1:] == ["any.pyz"]
-
-
-def test_the_bill_and_licences_of_an_archive_that_was_made_anew_are_in_no_paper(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    archive = tmp_path / "lancelot.pyz"
-    monkeypatch.setattr(build, "ARCHIVE", archive)
-    archive.write_bytes(b"an archive")
-    build.write_papers([], tmp_path, archive, TARGET)
-    listed = []
-    for content in (b"an archive", b"a newer archive"):
-        archive.write_bytes(content)
-        assert build.main(["papers"]) == 0
-        listed.append((tmp_path / "SHA256SUMS").read_text(encoding="utf-8").split()[1::2])
-    assert listed == [["LICENSES.txt", "lancelot.cdx.json", "lancelot.pyz"], ["lancelot.pyz"]]
-    told = f" is of an archive that is not in {tmp_path}, so no paper lists it. Make it anew or remove it.\n"
-    assert capsys.readouterr().err == f"build: LICENSES.txt{told}build: lancelot.cdx.json{told}"
 
 
 # The registry's entry
 
 
-def test_the_entry_lists_every_bundle_of_this_version_that_lies_there(bundle: Path, tmp_path: Path) -> None:
+def test_the_entry_lists_every_bundle_of_this_version_that_lies_there(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = build.target_of("3.13", build.PLATFORMS[-1])
     build.write_bundle(tmp_path / "any.pyz", tmp_path / f"{other.stem}.mcpb", other)
     (tmp_path / "lancelot-0.0.0-cp312-linux_x86_64.mcpb").touch()
-    build.write_registry_entry(tmp_path)
+    monkeypatch.setattr(build, "ARCHIVE", tmp_path / "lancelot.pyz")
+    build.write_common_papers()
     entry = json.loads((tmp_path / "server.json").read_text(encoding="utf-8"))
     jsonschema.Draft7Validator(ENTRY_SCHEMA).validate(entry)
     assert [part["identifier"].rpartition("/")[2] for part in entry["packages"]] == [bundle.name, f"{other.stem}.mcpb"]
-
-
-def test_without_a_bundle_there_is_no_entry(tmp_path: Path) -> None:
-    build.write_registry_entry(tmp_path)
-    assert list(tmp_path.glob("*.json")) == []
 
 
 def test_the_entry_is_what_the_schema_of_the_registry_allows(bundle: Path) -> None:
