@@ -193,3 +193,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     yield run_command
     logging.getLogger().handlers[:] = handlers
+
+
+@pytest.fixture(scope="session")
+def node_clients() -> Path:
+    """A folder with the Node.js packages of `tests/clients`, or a skip with the reason."""
+    from node import installed_clients
+
+    return installed_clients()

@@ -1,31 +1,21 @@
 """Real clients that start the module and the file that ships, as people's programs do."""
 
-import hashlib
 import json
-import os
-import shutil
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 import wire
-from conftest import DATABASES, PROJECT, TESTS, child_environment
+from conftest import DATABASES, child_environment
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from node import PACKAGES, run_node
 from pythons import ARCHIVE, PYTHON
 
 import lancelot_setup
 
-PACKAGES = TESTS / "clients"
-"""The Node.js packages. Its `overrides` keep out a version of vite that names a package which no registry has: with that
-in its lock file `npm ci` refuses to start."""
-OLDEST_NODE = 20
-INSTALL_SECONDS = 180
 SECONDS = 90
-NO_NETWORK = ("EAI_AGAIN", "ECONNREFUSED", "ENETUNREACH", "ENOTFOUND", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT")
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("lancedb_search", {"query": "beautiful ugly explicit implicit", "limit": 3, "searchType": "text"}),
     ("lancedb_query", {"question": "Is beautiful better than ugly?", "contextBudget": 2000}),
@@ -41,54 +31,6 @@ def program(request: pytest.FixtureRequest, archive_cache: Path) -> tuple[list[s
     if not ARCHIVE.exists():
         pytest.skip(f"{ARCHIVE} is not there: python3 build.py makes it")
     return [PYTHON, str(ARCHIVE)], environ | {"SHIV_ROOT": str(archive_cache)}
-
-
-@pytest.fixture(scope="session")
-def node_clients() -> Path:
-    """A folder with the Node.js clients, installed once for a lock file; no script of a package is run."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
-    if os.name == "nt":
-        pytest.skip("npm and the inspector are scripts of a shell here, which no test starts")
-    version = run_node(["node", "--version"], cwd=PACKAGES).strip()
-    if int(version.lstrip("v").partition(".")[0]) < OLDEST_NODE:
-        pytest.skip(f"node {version} is too old for these clients: {OLDEST_NODE} is needed")
-    lock = (PACKAGES / "package-lock.json").read_bytes() + (PACKAGES / "package.json").read_bytes()
-    folder = PROJECT / "build" / f"clients-{hashlib.sha256(lock).hexdigest()[:12]}"
-    if not folder.exists():
-        install_node_clients(folder)
-    for script in PACKAGES.glob("*.mjs"):
-        shutil.copy(script, folder)
-    return folder
-
-
-def install_node_clients(folder: Path) -> None:
-    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
-    shutil.copytree(PACKAGES, unfinished, ignore=shutil.ignore_patterns("node_modules"))
-    command = ["npm", "ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=unfinished, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
-    if done.returncode:
-        shutil.rmtree(unfinished)
-        unreachable = next((reason for reason in NO_NETWORK if reason in done.stderr), None)
-        if unreachable:
-            pytest.skip(f"npm cannot reach its registry: {unreachable}")
-        pytest.fail(f"npm ci failed:\n{done.stderr[-2000:]}")
-    unfinished.rename(folder)
-
-
-def run_node(command: Sequence[str | Path], *, cwd: Path) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=child_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def check_answers(search: str, query: str) -> None:
