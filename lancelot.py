@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import array
 import base64
+import calendar
 import contextlib
 import datetime as dt
 import decimal
@@ -51,7 +52,7 @@ import unicodedata
 import weakref
 import zipfile
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -1433,7 +1434,14 @@ class Column:
         value = _value_at(row, self.path)
         if self.joined:
             return "\n".join(part for part in value if part is not None) if isinstance(value, list) else None
-        return _value_at(_json_of(value) if self.keys and isinstance(value, str) else value, self.keys)
+        return self.inner_value(value)
+
+    def inner_value(self, value: Any) -> Any:
+        """The value at the keys of the JSON that the column holds, where a key may hold dots itself; without keys all of it."""
+        if not self.keys:
+            return value
+        parsed, whole = _json_of(value) if isinstance(value, str) else value, ".".join(self.keys)
+        return parsed[whole] if isinstance(parsed, Mapping) and whole in parsed else _value_at(parsed, self.keys)
 
 
 def quote_text(text: str) -> str:
@@ -2603,84 +2611,101 @@ class Store:
 # --- filters
 
 
-# A filter is an object of conditions by column. It becomes one LanceDB predicate here and nowhere else: names and values
-# are quoted by `quote_name` and `quote_text`, and values of exact types are compared as whole ticks of their column, so
-# that no value changes the meaning of a condition. NULL and NaN meet no condition but `exists: false`.
-OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "contains", "exists")
-COMPARISONS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+# A filter is an object of conditions by column. It becomes one LanceDB predicate here and nowhere else: names and texts
+# are quoted by `quote_name` and `quote_text`, other values by lancedb's own literals, so that no value changes the
+# meaning of a condition. NULL and NaN meet no condition but `exists: false`.
+COMPARISONS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "gt": (">", gt),
+    "gte": (">=", ge),
+    "lt": ("<", lt),
+    "lte": ("<=", le),
+}
+OPERATORS = ("eq", "ne", *COMPARISONS, "in", "contains", "exists")
+OPERATORS_OF = {
+    "text": OPERATORS,
+    "boolean": ("eq", "ne", "in", "exists"),
+    "list": ("contains", "exists"),
+    "other": ("exists",),
+}
+"""What each kind of column can be filtered by; those that are not named here by all but `contains`."""
 MAX_CONDITIONS = 200
 MAX_NAME = 4096
 """Characters of a name or an id that are looked for."""
 MAX_FILTER = 500_000
 """Characters of a filter's JSON. The engine ends the process where it has to plan some ten thousand
 conditions, but takes a million values in one list."""
-_UNITS = {"s": ("Second", 1), "ms": ("Millisecond", 10**3), "us": ("Microsecond", 10**6), "ns": ("Nanosecond", 10**9)}
-_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
-    "gt": gt,
-    "gte": ge,
-    "lt": lt,
-    "lte": le,
+STEPS_PER_SECOND: Mapping[str, int | Fraction] = {
+    "day": Fraction(1, 86_400),
+    "s": 1,
+    "ms": 10**3,
+    "us": 10**6,
+    "ns": 10**9,
 }
-_INT64 = (-(2**63), 2**63 - 1)
-
-
-@dataclass(frozen=True)
-class Ticks:
-    """How an exact type is compared: values in whole ticks from `low` to `high`.
-
-    `read` gives a JSON value in ticks, as a fraction where it lies between two; `literal` writes ticks for LanceDB.
-    """
-
-    low: int
-    high: int
-    read: Callable[[Any], Fraction]
-    literal: Callable[[int], str]
-    allowed: str
+LARGEST_FLOATS = {"halffloat": 65504.0, "float": 3.4028234663852886e38, "double": math.inf}
 
 
 def _shown_name(name: str) -> str:
     return shorten(one_line(name), 100)
 
 
-def _bad_filter(cause: str) -> LancelotError:
+def _invalid_filter(cause: str) -> LancelotError:
     example = '{"year": {"gte": 1850}, "lang": ["sv", "fi"]}'
     return LancelotError(f"{cause}.", f"Give an object of conditions by column, such as {example}.")
 
 
-def read_filter(value: Any) -> Mapping[str, Any] | None:
-    """The conditions of a filter given as an object or as its JSON; None for none. LancelotError where it is neither."""
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
+def _invalid_value(name: str, operator: str, operand: Any, allowed: str) -> LancelotError:
+    shown = shorten(one_line(compact_json(json_safe(operand))), 80)
+    return LancelotError(
+        f"The filter compares {_shown_name(name)} ({operator}) with {shown}, which is not {allowed}.",
+        f"Give {allowed}.",
+    )
+
+
+def _is_nested(value: Any, depth: int) -> bool:
+    """Return whether objects and lists stand within each other deeper than this."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return depth < 0 or any(_is_nested(item, depth - 1) for item in inner)
+
+
+def parse_filter(value: Any) -> Mapping[str, Any] | None:
+    """Return the conditions of a filter given as an object or as its JSON, or None if there are none."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value) if value.strip() else None
         except (ValueError, RecursionError) as error:
-            raise _bad_filter(f"The filter is not JSON ({one_line(str(error))})") from error
-    if not isinstance(value, Mapping):
-        raise _bad_filter("The filter is not an object")
+            raise _invalid_filter(f"The filter is not JSON ({one_line(str(error))})") from error
+    if value is not None and not isinstance(value, Mapping):
+        raise _invalid_filter("The filter is not an object")
     return value or None
 
 
-def _operands(name: str, wanted: Any) -> dict[str, Any]:
+def _operands(name: str, condition: Any) -> dict[str, Any]:
     """The operators of one column's condition with their operands; short forms written out."""
-    if isinstance(wanted, list):
-        return {"in": wanted}
-    if wanted is None:
+    if isinstance(condition, list):
+        return {"in": condition}
+    if condition is None:
         return {"exists": False}
-    if not isinstance(wanted, Mapping):
-        return {"eq": wanted}
-    operands = {str(operator).removeprefix("$"): operand for operator, operand in wanted.items()}
+    if not isinstance(condition, Mapping):
+        return {"eq": condition}
+    operands = {str(operator).removeprefix("$"): operand for operator, operand in condition.items()}
     unknown = [operator for operator in operands if operator not in OPERATORS]
     if unknown or not operands:
         raise LancelotError(
             f"The filter on {_shown_name(name)} has {f'the unknown operator {_shown_name(unknown[0])}' if unknown else 'no operator'}.",
             f"The operators are {listed(OPERATORS)}.",
         )
+    for operator, operand in operands.items():
+        if operator == "in" and not isinstance(operand, list):
+            raise _invalid_value(name, operator, operand, "a list of values")
+        if operator == "exists" and not isinstance(operand, bool):
+            raise _invalid_value(name, operator, operand, "true or false")
+        if operator == "contains" and isinstance(operand, str) and len(operand) > MAX_TERM:
+            raise _invalid_value(name, operator, operand, f"text of at most {MAX_TERM:,} characters")
     return operands
 
 
-def _paths(
-    name: str, fields: Sequence[tuple[str, pa.DataType]], path: tuple[str, ...]
+def _columns_named(
+    name: str, fields: Iterable[tuple[str, pa.DataType]], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[Column, pa.DataType | None]]:
     import pyarrow.types as kinds
 
@@ -2691,12 +2716,12 @@ def _paths(
         elif name.startswith(f"{own}."):
             rest = name[len(own) + 1 :]
             if kinds.is_struct(kind):
-                yield from _paths(rest, [(field.name, field.type) for field in kind], here)
+                yield from _columns_named(rest, [(field.name, field.type) for field in kind], here)
             elif _is_string(kind) or _is_json(kind):
                 yield Column(here, tuple(rest.split("."))), None
 
 
-def _dotted_names(schema: pa.Schema) -> str:
+def _names_for_filters(schema: pa.Schema) -> str:
     """Every name that a filter may use, struct fields by their path."""
     import pyarrow.types as kinds
 
@@ -2711,40 +2736,180 @@ def _dotted_names(schema: pa.Schema) -> str:
     return listed(names, limit=60)
 
 
-def resolve_column(schema: pa.Schema, name: str) -> tuple[Column, pa.DataType | None]:
-    """The column of a filter by its dotted name and its type, None inside a JSON string.
-
-    LancelotError lists the columns where there is none. Names that hold dots themselves are found too.
-    """
-    found = next(_paths(name, [(field.name, field.type) for field in schema], ()), None)
-    if found is None or len(name) > MAX_NAME or any("`" in part for part in found[0].path):
+def _column_named(schema: pa.Schema, name: str) -> tuple[Column, pa.DataType | None]:
+    """The column of a dotted name, which may hold dots itself, and its type, which is None inside JSON."""
+    columns = _columns_named(name, ((field.name, field.type) for field in schema))
+    column, kind = next(columns, (None, None))
+    if column is None or len(name) > MAX_NAME or any("`" in part for part in column.path):
         raise LancelotError(
-            f"The filter names no column: {_shown_name(name)}.", f"The columns are {_dotted_names(schema)}."
+            f"The filter names no column: {_shown_name(name)}.", f"The columns are {_names_for_filters(schema)}."
         )
-    return found
+    return column, kind
 
 
-def _wrong_value(column: Column, operator: str, operand: Any, allowed: str) -> LancelotError:
-    shown = shorten(one_line(compact_json(json_safe(operand))), 80)
-    return LancelotError(
-        f"The filter compares {_shown_name(column.name)} ({operator}) with {shown}, which is not {allowed}.",
-        f"Give {allowed}.",
-    )
-
-
-def _existence(column: Column, kind: pa.DataType, operand: Any) -> str:
+@functools.lru_cache(maxsize=64)
+def _kind_name(kind: Any) -> str:
+    """`text`, `list`, the name that pyarrow has for a type whose values can be compared, or `other`."""
     import pyarrow.types as kinds
 
-    if not isinstance(operand, bool):
-        raise _wrong_value(column, "exists", operand, "true or false")
-    missing = f"{column.sql} IS NULL" + (f" OR isnan({column.sql})" if kinds.is_floating(kind) else "")
-    return f"NOT ({missing})" if operand else missing
+    if _is_string(kind):
+        return "text"
+    if _is_list(kind):
+        return "other" if _kind_name(kind.value_type) in ("list", "other") else "list"
+    names = ("boolean", "integer", "floating", "decimal", "date", "timestamp", "time", "duration")
+    return next((name for name in names if getattr(kinds, f"is_{name}")(kind)), "other")
 
 
-def _contained_text(column: Column, operand: Any) -> str:
-    if not isinstance(operand, str) or len(operand) > MAX_TERM:
-        raise _wrong_value(column, "contains", operand, f"text of at most {MAX_TERM:,} characters")
-    return clean_surrogates(operand)
+@functools.lru_cache(maxsize=64)
+def _zone(name: str) -> dt.tzinfo:
+    """The zone of an offset such as Z, +02:00 or -0530, or of a name such as Europe/Stockholm."""
+    import zoneinfo
+
+    try:
+        return cast("dt.tzinfo", dt.datetime.strptime(name.upper().replace("UTC", "Z"), "%z").tzinfo)
+    except ValueError:
+        return zoneinfo.ZoneInfo(name)
+
+
+_DATE = re.compile(
+    r"(?:(?P<year>\d{4})(?:[-/.](?P<month>\d\d?)(?:[-/.](?P<day>\d\d?))?)?"
+    r"|(?P<first>\d\d?)(?P<mark>[-/.])(?P<middle>\d\d?)(?P=mark)(?P<last>\d{4}))"
+    r"(?:,?[T\s]\s*(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,12}))?)?"
+    r"(?:\s*(?P<half>[AP])\.?M\.?)?\s*(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?)?",
+    re.IGNORECASE,
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def _date_numbers(text: str, *, day_first: bool = False, zone: str = "") -> tuple[int | Fraction, ...]:
+    """A date as numbers from the year on, as far as the text goes; all seven in UTC where a zone is known; () if it is none.
+
+    Dates are read as ISO 8601 has them and as JavaScript's toLocaleString writes them in many countries, which is what
+    AnythingLLM stores: `8/15/2026, 1:02:03 AM`.
+    """
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        return ()
+    part = match.groupdict("0")
+    between = ("middle", "first") if day_first or part["mark"] == "." else ("first", "middle")
+    names = ("last", *between) if match["last"] else ("year", "month", "day")
+    date = tuple(int(part[name]) for name in names if match[name])
+    year, month, day = (*date, 1, 1)[:3]
+    hour = int(part["hour"]) % 12 + 12 * (part["half"] in "Pp") if match["half"] else int(part["hour"])
+    try:
+        moment = dt.datetime(year, month, day, hour, int(part["minute"]), int(part["second"]), tzinfo=dt.timezone.utc)
+        if zone or match["zone"]:
+            moment = moment.replace(tzinfo=_zone(match["zone"] or zone)).astimezone(dt.timezone.utc)
+    except (ValueError, OverflowError, LookupError, OSError):
+        return ()
+    return (*moment.timetuple()[:6], Fraction(f"0.{part['fraction']}")) if match["hour"] or zone else date
+
+
+def _seconds(text: str, zone: str | None) -> Fraction:
+    """Seconds since 1970 of a time in ISO 8601, which is in this zone, or UTC, if it names none."""
+    *moment, fraction = _date_numbers(text, zone=zone or "UTC") if re.match(r"\s*\d{4}-\d\d-\d\d", text) else ()
+    return calendar.timegm(cast("Any", tuple(moment))) + Fraction(fraction)
+
+
+def _number(value: Any) -> Fraction:
+    """A number as it was written: a float stands for its decimal digits, not for its binary neighbour."""
+    written = repr(value) if isinstance(value, int | float) else value.strip().lower()
+    if not re.fullmatch(r"[+-]?(\d{1,80}(\.\d{0,80})?|\.\d{1,80})(e[+-]?\d{1,3})?", written):
+        raise ValueError
+    return Fraction(written)
+
+
+def _steps(seconds: Fraction, kind: Any) -> Fraction:
+    """Seconds in the unit of a type such as timestamp[us, tz=UTC]."""
+    return seconds * STEPS_PER_SECOND[re.findall(r"\w+", str(kind))[1]]
+
+
+def _duration(operand: Any) -> Fraction:
+    return _number(re.sub(r"^\s*PT|S\s*$", "", operand, flags=re.IGNORECASE) if isinstance(operand, str) else operand)
+
+
+VALUES: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "text": ("text", lambda operand, _: clean_surrogates(operand)),
+    "boolean": ("true or false", lambda operand, _: {"true": True, "false": False}[json.dumps(operand)]),
+    "integer": ("a number", lambda operand, _: _number(operand)),
+    "floating": ("a number", lambda operand, _: float(_number(operand))),
+    "decimal": ("a number", lambda operand, kind: _number(operand) * Fraction(10) ** kind.scale),
+    "date": ("a date such as 2024-05-31", lambda operand, kind: _steps(_seconds(operand, "UTC"), kind)),
+    "timestamp": (
+        "a time such as 2024-05-31T12:00:00+02:00; without an offset it is in the column's zone",
+        lambda operand, kind: _steps(_seconds(operand, kind.tz), kind),
+    ),
+    "time": (
+        "a time of day such as 09:30:00",
+        lambda operand, kind: _steps(_seconds(f"1970-01-01T{operand.strip()}Z", "UTC"), kind),
+    ),
+    "duration": ("seconds, or PT1.5S", lambda operand, kind: _steps(_duration(operand), kind)),
+}
+"""What each kind of column is compared with, and how an operand becomes that: exact types count their smallest steps, of
+which a value may have a fraction."""
+
+
+def _value(column: Column, kind: pa.DataType, operator: str, operand: Any) -> Any:
+    allowed, value_of = VALUES[_kind_name(kind)]
+    try:
+        return value_of(operand, kind)
+    except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError) as error:
+        raise _invalid_value(column.name, operator, operand, allowed) from error
+
+
+def _literal(kind: Any, value: Any) -> str | None:
+    """Return a value as an expression of LanceDB has it, or None if no row of the type can equal it."""
+    import pyarrow as pa
+    from lancedb.expr import lit
+
+    name = _kind_name(kind)
+    if name == "text":
+        return quote_text(value)
+    if name in ("boolean", "floating"):
+        return lit(value).cast(kind).to_sql() if abs(value) <= LARGEST_FLOATS.get(str(kind), 1) else None
+    steps = value.numerator
+    is_number = name in ("integer", "decimal")
+    exact = decimal.Decimal(f"{steps}e{-kind.scale if name == 'decimal' else 0}")
+    try:
+        pa.scalar(exact if name == "decimal" else steps, kind if is_number else pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        return None
+    if value.denominator != 1:
+        return None
+    if name == "integer" and abs(steps) < 2**63:
+        return str(steps)  # of which the engine reads a long list five times as fast
+    return lit(f"{exact:f}" if is_number else steps).cast(kind).to_sql()
+
+
+def _existence(column: Column, kind: pa.DataType, *, exists: bool) -> str:
+    missing = f"{column.sql} IS NULL" + (f" OR isnan({column.sql})" if _kind_name(kind) == "floating" else "")
+    return f"NOT ({missing})" if exists else missing
+
+
+def _equality(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
+    values = (_value(column, kind, operator, value) for value in (operand if operator == "in" else [operand]))
+    # One list, not one condition a value: the engine ends the process where it has to plan too many of them.
+    literals = dict.fromkeys(literal for value in values if (literal := _literal(kind, value)))
+    equal = f"{column.sql} IN ({', '.join(literals)})" if literals else "false"
+    return f"{_existence(column, kind, exists=True)} AND NOT ({equal})" if operator == "ne" else equal
+
+
+def _comparison(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
+    """A comparison with a value that may lie between two steps of the type, or outside of its range."""
+    name, sign = _kind_name(kind), COMPARISONS[operator][0]
+    value = _value(column, kind, operator, operand)
+    if name not in ("text", "floating"):
+        value = Fraction(math.ceil(value) if operator in ("gte", "lt") else math.floor(value))
+    literal = _literal(kind, value)
+    compared = f"{column.sql} {sign} {literal}"
+    if name == "floating":
+        # In the column's own precision, so that 0.1 finds 0.1 and is not more than itself. A number that the column
+        # cannot hold would become infinity there, which the column may hold.
+        compared = compared if literal else f"arrow_cast({column.sql}, 'Float64') {sign} {value!r}"
+        return f"{compared} AND NOT isnan({column.sql})"
+    if literal is None:  # beyond the range of the type
+        return f"{column.sql} IS NOT NULL" if (value < 0) == (operator in ("gt", "gte")) else "false"
+    return compared
 
 
 def _count_of(text: str, column: Column) -> str:
@@ -2757,316 +2922,39 @@ def _count_of(text: str, column: Column) -> str:
     return f"regexp_count({lowered}, {quote_text(fold_pattern(word, lowered=True))})"
 
 
-def _text_condition(column: Column, _kind: pa.DataType, operator: str, operand: Any) -> str:
-    if operator == "contains":
-        # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
-        return f"{_count_of(_contained_text(column, operand), column)} > 0"
-    if not isinstance(operand, str):
-        raise _wrong_value(column, operator, operand, "text")
-    return f"{column.sql} {COMPARISONS[operator]} {quote_text(clean_surrogates(operand))}"
-
-
-def _wrong_operator(column: Column, operator: str, allowed: str) -> LancelotError:
-    return LancelotError(
-        f"The column {_shown_name(column.name)} cannot be filtered by {operator}.", f"It can be by {allowed}."
-    )
-
-
-def _read_float(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _float_literal(kind: pa.DataType, number: float) -> str:
-    name = {"double": "Float64", "float": "Float32", "halffloat": "Float16"}[str(kind)]
-    return f"arrow_cast({number!r}, '{name}')"
-
-
-LARGEST_FLOATS = {"halffloat": 65504.0, "float": 3.4028234663852886e38, "double": math.inf}
-
-
-def _float_condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
-    """Comparisons are made in the column's own precision, so that 0.1 finds 0.1 and is not more than itself."""
-    if operator == "contains":
-        raise _wrong_operator(column, operator, "eq, ne, gt, gte, lt, lte, in and exists")
-    number = _read_float(operand)
-    if number is None:
-        raise _wrong_value(column, operator, operand, "a number")
-    sign = COMPARISONS[operator]
-    if abs(number) <= LARGEST_FLOATS[str(kind)]:
-        return f"{column.sql} {sign} {_float_literal(kind, number)} AND NOT isnan({column.sql})"
-    # A number that the column cannot hold would become infinity, which the column may hold.
-    return f"arrow_cast({column.sql}, 'Float64') {sign} {number!r} AND NOT isnan({column.sql})"
-
-
-def _read_ticks(column: Column, ticks: Ticks, operator: str, operand: Any) -> Fraction:
-    try:
-        return ticks.read(operand)
-    except (ValueError, TypeError, AttributeError, ArithmeticError, KeyError, OSError) as error:
-        raise _wrong_value(column, operator, operand, ticks.allowed) from error
-
-
-def _read_fraction(value: Any) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError
-    if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?(\d{1,80}(\.\d{0,80})?|\.\d{1,80})\s*", value):
-        raise ValueError
-    # A float stands for the decimal number that it was written as, not for its binary neighbour.
-    return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
-
-
-def _integer_ticks(kind: Any) -> Ticks:
-    import pyarrow.types as kinds
-
-    bits = kind.bit_width - 1 if kinds.is_signed_integer(kind) else kind.bit_width
-    low = -(2**bits) if kinds.is_signed_integer(kind) else 0
-
-    def literal(ticks: int) -> str:
-        # The engine reads the sign apart, and the least number has no positive.
-        return f"arrow_cast('{ticks}', 'Int64')" if ticks == _INT64[0] else str(ticks)
-
-    return Ticks(low, 2**bits - 1, _read_fraction, literal, "a number")
-
-
-def _decimal_ticks(kind: Any) -> Ticks:
-    scale, high = kind.scale, 10**kind.precision - 1
-    name = f"Decimal{kind.bit_width}({kind.precision}, {scale})"
-
-    def literal(ticks: int) -> str:
-        with decimal.localcontext() as context:
-            context.prec = 100
-            return f"arrow_cast('{decimal.Decimal(ticks).scaleb(-scale):f}', '{name}')"
-
-    return Ticks(-high, high, lambda value: _read_fraction(value) * Fraction(10) ** scale, literal, "a number")
-
-
-def _date_ticks(kind: Any) -> Ticks:
-    import pyarrow.types as kinds
-
-    def read(value: Any) -> Fraction:
-        return Fraction((dt.date.fromisoformat(value.strip()) - dt.date(1970, 1, 1)).days)
-
-    def literal(ticks: int) -> str:
-        in_days = f"arrow_cast(arrow_cast({ticks}, 'Int32'), 'Date32')"
-        return in_days if kinds.is_date32(kind) else f"arrow_cast({ticks * 86_400_000}, 'Date64')"
-
-    return Ticks(-(2**31), 2**31 - 1, read, literal, "a date such as 2024-05-31")
-
-
-_TIMESTAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,12}))?)?\s*(Z|[+-]\d\d:?\d\d)?", re.IGNORECASE
-)
-
-
-def _refuse() -> NoReturn:
-    raise ValueError
-
-
-def _read_zone(name: str) -> dt.tzinfo:
-    """The zone of an offset such as Z, +02:00 or -0530, or of a name such as Europe/Stockholm."""
-    import zoneinfo
-
-    if name.upper() in ("Z", "UTC"):
-        return dt.timezone.utc
-    if found := re.fullmatch(r"([+-])(\d\d):?(\d\d)", name):
-        offset = dt.timedelta(hours=int(found[2]), minutes=int(found[3]))
-        return dt.timezone(offset if found[1] == "+" else -offset)
-    return zoneinfo.ZoneInfo(name)
-
-
-def _is_plain_timestamp(kind: Any) -> bool:
-    """Whether the type is a timestamp whose zone, any text of its writer, can stand in an expression."""
-    import pyarrow.types as kinds
-
-    return kinds.is_timestamp(kind) and re.fullmatch(r"[A-Za-z0-9_+:/-]{0,64}", kind.tz or "") is not None
-
-
-def _timestamp_ticks(kind: Any) -> Ticks:
-    unit, per_second = _UNITS[kind.unit]
-    zone = f'Some("{kind.tz}")' if kind.tz else "None"
-
-    def read(value: Any) -> Fraction:
-        found = cast("re.Match[str]", _TIMESTAMP.fullmatch(value.strip())) or _refuse()
-        day, clock, fraction, offset = found.groups()
-        moment = dt.datetime.fromisoformat(f"{day}T{clock or '00:00'}")
-        aware = moment.replace(
-            tzinfo=_read_zone(offset) if offset else _read_zone(kind.tz) if kind.tz else dt.timezone.utc
-        )
-        since = aware - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-        seconds = Fraction(since.days * 86_400 + since.seconds) + Fraction(f"0.{fraction or 0}")
-        return seconds * per_second
-
-    allowed = "a time such as 2024-05-31T12:00:00" + (
-        "+02:00; without an offset it is the column's own zone" if kind.tz else ""
-    )
-    return Ticks(*_INT64, read, lambda ticks: f"arrow_cast({ticks}, 'Timestamp({unit}, {zone})')", allowed)
-
-
-def _time_ticks(kind: Any) -> Ticks:
-    unit, per_second = _UNITS[kind.unit]
-
-    def read(value: Any) -> Fraction:
-        found = re.fullmatch(r"(\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,12}))?)?", value.strip()) or _refuse()
-        dt.time(int(found[1]), int(found[2]), int(found[3] or 0))
-        seconds = int(found[1]) * 3600 + int(found[2]) * 60 + int(found[3] or 0)
-        return (seconds + Fraction(f"0.{found[4] or 0}")) * per_second
-
-    def literal(ticks: int) -> str:
-        number = f"arrow_cast({ticks}, 'Int32')" if kind.bit_width == 32 else str(ticks)  # noqa: PLR2004 - bits
-        return f"arrow_cast({number}, 'Time{kind.bit_width}({unit})')"
-
-    return Ticks(0, 86_400 * per_second - 1, read, literal, "a time of day such as 09:30:00")
-
-
-def _duration_ticks(kind: Any) -> Ticks:
-    unit, per_second = _UNITS[kind.unit]
-
-    def read(value: Any) -> Fraction:
-        bare = value.strip().upper().removeprefix("PT").removesuffix("S") if isinstance(value, str) else value
-        return _read_fraction(bare) * per_second
-
-    return Ticks(*_INT64, read, lambda ticks: f"arrow_cast({ticks}, 'Duration({unit})')", "seconds, or PT1.5S")
-
-
-@functools.lru_cache(maxsize=64)
-def ticks_of(kind: Any) -> Ticks | None:
-    """The ticks of an integer, decimal, date, time, timestamp or duration type; None for every other type."""
-    import pyarrow.types as kinds
-
-    makers: dict[Callable[[Any], Any], Callable[[Any], Ticks]] = {
-        kinds.is_integer: _integer_ticks,
-        kinds.is_decimal: _decimal_ticks,
-        kinds.is_date: _date_ticks,
-        _is_plain_timestamp: _timestamp_ticks,
-        kinds.is_time: _time_ticks,
-        kinds.is_duration: _duration_ticks,
-    }
-    return next((make(kind) for fits, make in makers.items() if fits(kind)), None)
-
-
-def _only_existence(column: Column, kind: pa.DataType) -> LancelotError:
-    return LancelotError(
-        f"The column {_shown_name(column.name)} holds {_shown_name(str(kind))}, which only `exists` can be asked of.",
-        f"Filter by {f'a key of its JSON, as in {column.name}.KEY' if _is_json(kind) else 'another column'}.",
-    )
-
-
-def _literal(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str | None:
-    """A value as one of the column, or of an element of its lists; None where none of this type can equal it."""
-    import pyarrow.types as kinds
-
-    if ticks := ticks_of(kind):
-        place = _read_ticks(column, ticks, operator, operand)
-        whole = place.denominator == 1 and ticks.low <= place <= ticks.high
-        return ticks.literal(int(place)) if whole else None
-    if _is_string(kind):
-        allowed = "text"
-        if isinstance(operand, str):
-            return quote_text(clean_surrogates(operand))
-    elif kinds.is_boolean(kind):
-        allowed = "true or false"
-        if isinstance(operand, bool):
-            return "true" if operand else "false"
-    elif kinds.is_floating(kind):
-        allowed = "a number"
-        if (number := _read_float(operand)) is not None:
-            return _float_literal(kind, number) if abs(number) <= LARGEST_FLOATS[str(kind)] else None
-    else:
-        raise _only_existence(column, kind)
-    raise _wrong_value(column, operator, operand, allowed)
-
-
-def _equality(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
-    if _is_list(kind):
-        raise _wrong_operator(column, operator, "contains and exists")
-    if operator == "in":
-        found = (_literal(column, kind, operator, one) for one in operand)
-        # One list, not one condition a value: the engine ends the process where it has to plan too many of them.
-        literals = dict.fromkeys(literal for literal in found if literal)
-        return f"{column.sql} IN ({', '.join(literals)})" if literals else "false"
-    literal = _literal(column, kind, operator, operand)
-    if operator == "eq":
-        return f"{column.sql} = {literal}" if literal else "false"
-    there = _existence(column, kind, operand=True)
-    return f"{there} AND {column.sql} <> {literal}" if literal else there
-
-
-def _list_condition(column: Column, kind: Any, operator: str, operand: Any) -> str:
-    if operator != "contains":
-        raise _wrong_operator(column, operator, "contains and exists")
-    literal = _literal(column, kind.value_type, operator, operand)
-    return f"array_has({column.sql}, {literal})" if literal else "false"
-
-
-def _tick_condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
-    """A comparison with a value that may lie between two ticks or outside of the type's range."""
-    ticks = cast("Ticks", ticks_of(kind))
-    if operator == "contains":
-        raise _wrong_operator(column, operator, "eq, ne, gt, gte, lt, lte, in and exists")
-    place = _read_ticks(column, ticks, operator, operand)
-    there = f"{column.sql} IS NOT NULL"
-    bound = math.ceil(place) if operator in ("gte", "lt") else math.floor(place)
-    if bound < ticks.low:
-        return there if operator in ("gt", "gte") else "false"
-    if bound > ticks.high:
-        return "false" if operator in ("gt", "gte") else there
-    return f"{column.sql} {COMPARISONS[operator]} {ticks.literal(bound)}"
-
-
 def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
     """One condition of a column as a predicate that is never true of NULL or NaN, unless it is `exists: false`."""
-    import pyarrow.types as kinds
-
+    name = _kind_name(kind)
+    allowed = OPERATORS_OF.get(name, [operator for operator in OPERATORS if operator != "contains"])
+    if operator not in allowed:
+        hint = f", or by a key of its JSON, as in {column.name}.KEY" if _is_json(kind) else ""
+        raise LancelotError(
+            f"The column {_shown_name(column.name)} holds {_shown_name(str(kind))}, which cannot be filtered by {operator}.",
+            f"It can be by {listed(allowed)}{hint}.",
+        )
     if operator == "exists":
-        return _existence(column, kind, operand)
-    if operator == "in" and not isinstance(operand, list):
-        raise _wrong_value(column, operator, operand, "a list of values")
+        return _existence(column, kind, exists=operand)
     if operator in ("eq", "ne", "in"):
         return _equality(column, kind, operator, operand)
-    if kinds.is_boolean(kind):
-        raise _wrong_operator(column, operator, "eq, ne, in and exists")
-    builders: tuple[tuple[Callable[[pa.DataType], Any], Callable[[Column, Any, str, Any], str]], ...] = (
-        (ticks_of, _tick_condition),
-        (kinds.is_floating, _float_condition),
-        (_is_string, _text_condition),
-        (_is_list, _list_condition),
-    )
-    build = next((build for fits, build in builders if fits(kind)), None)
-    if build is None:
-        raise _only_existence(column, kind)
-    return build(column, kind, operator, operand)
+    if operator in COMPARISONS:
+        return _comparison(column, kind, operator, operand)
+    if name == "list":
+        element = cast("Any", kind).value_type
+        literal = _literal(element, _value(column, element, operator, operand))
+        return f"array_has({column.sql}, {literal})" if literal else "false"
+    # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
+    return f"{_count_of(_value(column, kind, operator, operand), column)} > 0"
 
 
-def _refuse_inverted(name: str, operands: Mapping[str, Any], read: Callable[[Any], Any]) -> None:
+def _refuse_inverted(name: str, operands: Mapping[str, Any], value_of: Callable[[Any], Any]) -> None:
     """A range whose lower end is above its upper one is a mistake of the caller, not an empty result."""
     lows = [operands[operator] for operator in ("gt", "gte") if operator in operands]
     highs = [operands[operator] for operator in ("lt", "lte") if operator in operands]
-    if any(read(low) > read(high) for low in lows for high in highs):
+    if any(value_of(low) > value_of(high) for low in lows for high in highs):
         raise LancelotError(
             f"The filter on {_shown_name(name)} asks for a range that ends before it begins.",
             f"Swap {shorten(str(lows[0]), 60)} and {shorten(str(highs[0]), 60)}.",
         )
-
-
-def _selection(column: Column) -> dict[str, str]:
-    return {"__value": column.sql}
-
-
-def _json_value(text: Any, keys: Sequence[str]) -> Any:
-    value: Any = parse_json_object(text)
-    whole = ".".join(keys)
-    if isinstance(value, Mapping) and whole in value:
-        return value[whole]
-    return _value_at(value, keys)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def _is_there(value: Any) -> bool:
@@ -3082,133 +2970,96 @@ def _typed(value: Any) -> tuple[str, Any]:
     return _json_type(value), json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
-def _meets(value: Any, operator: str, operand: Any) -> bool:
-    """Whether a JSON value meets a condition; values of different types are never equal nor ordered.
-
-    The operands of `eq`, `ne` and `in` are given as a set of what `_typed` makes of them.
-    """
-    if operator == "exists" or not _is_there(value):
-        return operator == "exists" and operand == _is_there(value)
-    if operator == "contains":
-        if isinstance(value, str) and isinstance(operand, str):
-            word = fold(whole_words(operand))
-            return bool(re.search(fold_pattern(word), whole_words(value, hyphen=hyphen_of(word))))
-        return isinstance(value, list) and _typed(operand) in map(_typed, value)
-    if operator in ("eq", "ne", "in"):
-        return (_typed(value) in operand) != (operator == "ne")
-    comparable = _json_type(value) == _json_type(operand) and _json_type(value) in ("number", "str")
-    return comparable and bool(_COMPARE[operator](value, operand))
-
-
-_DATE = re.compile(
-    r"(?:(?P<year>\d{4})(?:[-/.](?P<month>\d\d?)(?:[-/.](?P<day>\d\d?))?)?"
-    r"|(?P<one>\d\d?)(?P<mark>[-/.])(?P<two>\d\d?)(?P=mark)(?P<last>\d{4}))"
-    r"(?:,?[T\s]\s*(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?)?"
-    r"(?:\s*(?P<half>[AP])\.?M\.?)?\s*(?P<zone>Z|UTC|[+-]\d\d:?\d\d)?)?",
-    re.IGNORECASE,
-)
-
-
-@functools.lru_cache(maxsize=4096)
-def _read_date(text: str, *, day_first: bool = False) -> tuple[int, ...]:
-    """A date as numbers from the year on, as far as the text goes; () for what is no date.
-
-    Dates are read as ISO 8601 has them and as JavaScript's toLocaleString writes them in many countries, which is what
-    AnythingLLM stores: `8/15/2026, 1:02:03 AM`. Where a zone is named, the numbers are of UTC.
-    """
-    found = _DATE.fullmatch(text.strip())
-    if found is None:
-        return ()
-    part = found.groupdict("0")
-    before = ("two", "one") if day_first or part["mark"] == "." else ("one", "two")
-    names = ("last", *before) if found["last"] else ("year", "month", "day")
-    date = tuple(int(part[name]) for name in names if found[name])
-    year, month, day = (*date, 1, 1)[:3]
-    hour = int(part["hour"]) % 12 + 12 * (part["half"] in "Pp") if found["half"] else int(part["hour"])
-    micro = int(f"{part['fraction']:0<6}"[:6])
-    try:
-        moment = dt.datetime(year, month, day, hour, int(part["minute"]), int(part["second"]), micro, dt.timezone.utc)
-        if found["zone"]:
-            moment = moment.replace(tzinfo=_read_zone(found["zone"])).astimezone(dt.timezone.utc)
-    except (ValueError, OverflowError):
-        return ()
-    return (*moment.timetuple()[:6], moment.microsecond) if found["hour"] else date
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _values(table: Any, column: Column) -> Iterator[tuple[Any, int]]:
     """The values of a column, or at a path in its JSON, with their rows; a row whose column is NULL has none."""
     with engine_errors("read the metadata"):
-        query = table.search().where(f"{column.sql} IS NOT NULL").select(_selection(column)).with_row_id(True)
+        query = table.search().where(f"{column.sql} IS NOT NULL").select({"__value": column.sql}).with_row_id(True)
         for batch in query.to_batches(SCAN_BATCH):
-            values = batch.column(0).to_pylist()
-            values = [_json_value(text, column.keys) for text in values] if column.keys else values
+            values = map(column.inner_value, batch.column(0).to_pylist())
             yield from zip(values, batch.column("_rowid").to_pylist(), strict=True)
 
 
 def _day_comes_first(table: Any, column: Column, operands: Mapping[str, Any]) -> bool | None:
-    """Whether the dates of a column of text have the day before the month; None where they are to be compared as text.
+    """Return whether the dates in a column of text have the day before the month, or None if they are compared as text.
 
     They are compared as dates where every text of the column reads as one. Where all read in both orders, the month comes
     first, as in the United States. LancelotError where an order is asked for that text cannot have.
     """
-    ends = [end for operator, end in operands.items() if operator in COMPARISONS and _is_text(end)]
-    equal = [operands.get("eq"), operands.get("ne"), *(operands["in"] if isinstance(operands.get("in"), list) else ())]
-    if not ends and not any(map(_read_date, filter(_is_text, equal))):
+    ends = [
+        end for operator, end in operands.items() if operator in COMPARISONS and isinstance(end, str) and end.strip()
+    ]
+    equal = [operands.get("eq"), operands.get("ne"), *operands.get("in", ())]
+    if not ends and not any(isinstance(value, str) and _date_numbers(value) for value in equal):
         return None
-    readings: list[bool] = []
+    orders: list[bool] = []
     for text in (value for value, _ in _values(table, column) if _is_text(value)):
-        readings = [order for order in readings or (False, True) if len(_read_date(text, day_first=order)) > 1]
-        if not readings:
-            day = next((end for end in ends if len(_read_date(end) or _read_date(end, day_first=True)) > 1), None)
+        orders = [order for order in orders or (False, True) if len(_date_numbers(text, day_first=order)) > 1]
+        if not orders:
+            day = next((end for end in ends if len(_date_numbers(end) or _date_numbers(end, day_first=True)) > 1), None)
             if day is None:
                 return None
             raise LancelotError(
                 f'The column {_shown_name(column.name)} holds "{_shown_name(text)}", which is no date to compare with {_shown_name(day)}.',
                 "Filter it by eq, in or contains, or filter another column.",
             )
-    return readings[0] if readings else None
+    return orders[0] if orders else None
 
 
-def _meets_date(value: Any, operator: str, wanted: Any, dates: Sequence[tuple[int, ...]], *, day_first: bool) -> bool:
-    """As `_meets`, of a date in a text, compared as far as the one asked for goes: a day is equal to its every hour."""
-    date = _read_date(value, day_first=day_first) if _is_text(value) else ()
+def _contains(value: Any, operand: Any) -> bool:
+    """Return whether a text holds another one in any case, or a list a value."""
+    if isinstance(value, str) and isinstance(operand, str):
+        word = fold(whole_words(operand))
+        return bool(re.search(fold_pattern(word), whole_words(value, hyphen=hyphen_of(word))))
+    return isinstance(value, list) and _typed(operand) in map(_typed, value)
+
+
+def _value_test(
+    name: str, operator: str, operand: Any, date_of: Callable[[Any], tuple[Any, ...]] | None
+) -> Callable[[Any], bool]:
+    """A test whether a value in JSON, or a text of dates, meets a condition; values of different types are never equal.
+
+    Dates are compared as far as the one in the condition goes: a day is equal to its every hour.
+    """
+    if operator == "exists":
+        return lambda value: _is_there(value) == operand
+    if operator == "contains":
+        return functools.partial(_contains, operand=operand)
     if operator in COMPARISONS:
-        return bool(date) and _COMPARE[operator](date[: len(dates[0])], dates[0])
-    same = _typed(value) in wanted or any(date[: len(one)] == one for one in dates)
-    return _is_there(value) and same != (operator == "ne")
+        compare = COMPARISONS[operator][1]
+        bound, kind = date_of(operand) if date_of else (), _json_type(operand)
+        if (date_of and not bound) or kind not in ("number", "str"):
+            raise _invalid_value(name, operator, operand, VALUES["date"][0] if date_of else "a number or text")
+        if date_of:
+            return lambda value: bool(date := date_of(value)) and compare(date[: len(bound)], bound)
+        return lambda value: _is_there(value) and _json_type(value) == kind and compare(value, operand)
+    operands = operand if operator == "in" else [operand]
+    equals = set(map(_typed, operands))
+    dates = [date for value in operands if date_of and (date := date_of(value))]
 
+    def equal(value: Any) -> bool:
+        date = date_of(value) if date_of else ()
+        same = _typed(value) in equals or any(date[: len(other)] == other for other in dates)
+        return _is_there(value) and same != (operator == "ne")
 
-def _tests(column: Column, operands: Mapping[str, Any], *, day_first: bool | None) -> Iterator[Callable[[Any], bool]]:
-    """For each condition whether a value meets it; `day_first` says how its texts are read as dates, None that they are none."""
-    for operator, operand in operands.items():
-        every = operand if operator == "in" else [operand]
-        wanted = {_typed(one) for one in every} if operator in ("eq", "ne", "in") else operand
-        if day_first is None or operator in ("contains", "exists"):
-            yield functools.partial(_meets, operator=operator, operand=wanted)
-            continue
-        dates = [date for one in every if _is_text(one) and (date := _read_date(one, day_first=day_first))]
-        if operator in COMPARISONS and not dates:
-            raise _wrong_value(column, operator, operand, "a date such as 2024-05-31")
-        yield functools.partial(_meets_date, operator=operator, wanted=wanted, dates=dates, day_first=day_first)
+    return equal
 
 
 def _value_predicate(table: Any, column: Column, operands: Mapping[str, Any], *, day_first: bool | None = None) -> str:
     """Conditions that the engine cannot tell, of values in JSON or of dates in text: the column is read for its rows."""
-    for operator, operand in operands.items():
-        if operator == "in" and not isinstance(operand, list):
-            raise _wrong_value(column, operator, operand, "a list of values")
-        if operator == "exists" and not isinstance(operand, bool):
-            raise _wrong_value(column, operator, operand, "true or false")
-        if operator in COMPARISONS and _json_type(operand) not in ("number", "str"):
-            raise _wrong_value(column, operator, operand, "a number or text")
-        if operator == "contains" and isinstance(operand, str):
-            _contained_text(column, operand)
-    tests = list(_tests(column, operands, day_first=day_first))
+
+    def date_of(value: Any) -> tuple[Any, ...]:
+        return _date_numbers(value, day_first=bool(day_first)) if isinstance(value, str) else ()
+
+    as_dates = None if day_first is None else date_of
+    tests = [_value_test(column.name, operator, operand, as_dates) for operator, operand in operands.items()]
     bounds = {operator: operand for operator, operand in operands.items() if operator in COMPARISONS}
-    if day_first is not None:
-        read = functools.partial(_read_date, day_first=day_first)
-        shortest = min(map(len, map(read, bounds.values())), default=0)
-        _refuse_inverted(column.name, bounds, lambda end: read(end)[:shortest])
+    if as_dates:
+        shortest = min((len(date_of(bound)) for bound in bounds.values()), default=0)
+        _refuse_inverted(column.name, bounds, lambda end: date_of(end)[:shortest])
     elif len({_json_type(bound) for bound in bounds.values()}) == 1:
         _refuse_inverted(column.name, bounds, lambda end: end)
     met: list[int] = []
@@ -3222,57 +3073,54 @@ def _value_predicate(table: Any, column: Column, operands: Mapping[str, Any], *,
     return (f"_rowid IN ({', '.join(map(str, met))})" if met else "false") + absent
 
 
-def _column_predicate(table: Any, schema: pa.Schema, name: str, wanted: Any) -> str:
-    column, kind = resolve_column(schema, name)
-    operands = _operands(name, wanted)
+def _column_predicate(table: Any, schema: pa.Schema, name: str, operands: Mapping[str, Any]) -> str:
+    column, kind = _column_named(schema, name)
     day_first = _day_comes_first(table, column, operands) if kind is None or _is_string(kind) else None
     if kind is None or day_first is not None:
         return _value_predicate(table, column, operands, day_first=day_first)
     parts = [_condition(column, kind, operator, operand) for operator, operand in operands.items()]
-    ticks = ticks_of(kind)
-    _refuse_inverted(name, operands, ticks.read if ticks else str if _is_string(kind) else _read_float)
+    _refuse_inverted(name, operands, lambda end: _value(column, kind, "gte", end))
     return " AND ".join(f"({part})" for part in parts)
 
 
-def _every(table: Any, schema: pa.Schema, conditions: Any, *, depth: int) -> str:
-    if not isinstance(conditions, Mapping) or not conditions or depth > MAX_DEPTH:
-        raise _bad_filter("A part of the filter is no object of conditions")
+def _combined(part: Any, predicate_of: Callable[[str, dict[str, Any]], str]) -> str:
+    """A filter as one predicate, made of that of each column and its operands."""
+    if not isinstance(part, Mapping) or not part:
+        raise _invalid_filter("A part of the filter is no object of conditions")
+    joints = {"$or": " OR ", "$and": " AND "}
     parts: list[str] = []
-    for name, wanted in conditions.items():
-        if name in ("$or", "$and"):
-            if not isinstance(wanted, list) or not wanted:
-                raise _bad_filter(f"{name} does not hold a list of objects")
-            joint = " OR " if name == "$or" else " AND "
-            parts.append(joint.join(_every(table, schema, alternative, depth=depth + 1) for alternative in wanted))
+    for name, condition in part.items():
+        if name not in joints:
+            parts.append(predicate_of(name, _operands(name, condition)))
+        elif isinstance(condition, list) and condition:
+            parts.append(joints[name].join(_combined(inner, predicate_of) for inner in condition))
         else:
-            parts.append(_column_predicate(table, schema, name, wanted))
+            raise _invalid_filter(f"{name} does not hold a list of objects")
     return " AND ".join(f"({part})" for part in parts)
-
-
-def _members(part: Any, *, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every name and value in the objects of a filter, nested ones too."""
-    if depth > 4 * MAX_DEPTH:
-        raise _bad_filter("The filter is nested too deeply")
-    if isinstance(part, Mapping):
-        yield from part.items()
-    for inner in part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ():
-        yield from _members(inner, depth=depth + 1)
 
 
 def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any] | None) -> str | None:
-    """The predicate that keeps the rows which meet every condition; None for none.
+    """Return the predicate that keeps the rows which meet every condition, or None if there are no conditions.
 
     A condition on a value inside a JSON string, or on dates that are text, is met by reading that column; its rows are
     passed on by number.
     """
     if conditions is None:
         return None
-    members = list(_members(conditions))
-    if len(members) > MAX_CONDITIONS:
-        raise _bad_filter(f"The filter has more than {MAX_CONDITIONS} conditions")
-    if sum(len(str(value)) for name, value in members if name.lstrip("$") == "contains") > MAX_TERM_CHARACTERS:
-        raise _bad_filter(f"The filter looks inside text for more than {MAX_TERM_CHARACTERS:,} characters")
-    return _every(table, schema, conditions, depth=0)
+    if _is_nested(conditions, 4 * MAX_DEPTH):
+        raise _invalid_filter("The filter is nested too deeply")
+    columns: list[dict[str, Any]] = []
+
+    def collect(_name: str, operands: dict[str, Any]) -> str:
+        columns.append(operands)
+        return ""
+
+    _combined(conditions, collect)
+    if sum(map(len, columns)) > MAX_CONDITIONS:
+        raise _invalid_filter(f"The filter has more than {MAX_CONDITIONS} conditions")
+    if sum(len(str(operands.get("contains", ""))) for operands in columns) > MAX_TERM_CHARACTERS:
+        raise _invalid_filter(f"The filter looks inside text for more than {MAX_TERM_CHARACTERS:,} characters")
+    return _combined(conditions, functools.partial(_column_predicate, table, schema))
 
 
 # --- ranking rows
@@ -3280,6 +3128,28 @@ def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any]
 
 BM25_K1 = 1.2
 BM25_B = 0.75
+
+
+def _to_value(scalar: Any) -> Any:
+    with contextlib.suppress(ValueError, OverflowError, ArithmeticError, KeyError):
+        return scalar.as_py()
+    if isinstance(scalar, Mapping):
+        return {name: _to_value(inner) for name, inner in scalar.items()}
+    if isinstance(values := getattr(scalar, "values", None), Iterable):
+        return [_to_value(inner) for inner in values]
+    with contextlib.suppress(ValueError, NotImplementedError):
+        return scalar.cast("string").as_py()
+    return None
+
+
+def _to_values(column: pa.Array[Any]) -> list[Any]:
+    """A column's values; where Python has no such value (a nanosecond, the year 10,000), Arrow's text of it."""
+    if _is_json(column.type):
+        return [parse_json(value) for value in column.to_pylist()]
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError, ArithmeticError, KeyError):
+        return [_to_value(scalar) for scalar in column]
 
 
 @dataclass(frozen=True)
@@ -3300,86 +3170,77 @@ class Scope:
         return cast("Column", self.layout.text)
 
     @property
-    def with_text(self) -> str:
-        """The predicate of the rows in scope whose text is not empty, as far as the engine can tell."""
-        there = f"regexp_like({self.text.sql}, '\\S')"
-        return f"({there}) AND ({self.where})" if self.where else there
-
-    def batches(self, columns: Sequence[str] | Mapping[str, str], *, most: int | None = None) -> Iterator[Any]:
-        """Columns or expressions of the rows in scope with `_rowid`, a record batch at a time, in row order."""
-        with engine_errors("read the rows"):
-            try:
-                yield from self._batches(columns, self.where, most)
-            except RuntimeError as error:
-                # The engine reads the rows of `_rowid IN (…)` at their numbers, which it cannot do in Lance's legacy
-                # files and says before the first batch. There it compares the number of every row: 15 ms for a million.
-                if not self.where or "v1 files" not in str(error):
-                    raise
-                yield from self._batches(columns, f"({self.where}) IS TRUE", most)
-
-    def _batches(self, columns: Sequence[str] | Mapping[str, str], where: str | None, most: int | None) -> Any:
-        query = self.table.search().select(columns if isinstance(columns, dict) else list(columns))
-        query = query.where(where) if where else query
-        query = query if most is None else query.limit(most)
-        return query.with_row_id(True).to_batches(SCAN_BATCH)
+    def with_text(self) -> Scope:
+        """The rows in scope whose text is not empty, as far as the engine can tell."""
+        has_text = f"regexp_like({self.text.sql}, '\\S')"
+        return replace(self, where=f"({has_text}) AND ({self.where})" if self.where else has_text)
 
     def only(self, numbers: Iterable[int]) -> Scope:
         """The rows of these numbers, whatever the filter; one that is gone is none of them."""
         return replace(self, where=f"_rowid IN ({', '.join(map(str, numbers))})")
 
+    def batches(self, columns: Sequence[str] | Mapping[str, str], *, most: int | None = None) -> Iterator[Any]:
+        """Columns or expressions of the rows in scope with `_rowid`, a record batch at a time, in row order."""
 
-def _count_json_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[Any, Any, Any]]:
-    """The same for a text inside a JSON string, which the engine cannot look into."""
-    import numpy as np
+        def run(where: str | None) -> Any:
+            query = self.table.search().select(columns if isinstance(columns, dict) else list(columns))
+            query = query.where(where) if where else query
+            query = query if most is None else query.limit(most)
+            return query.with_row_id(True).to_batches(SCAN_BATCH)
 
-    compiled = [(re.compile(fold_pattern(word)), hyphen_of(word)) for word in words]
-    for batch in scope.batches(_selection(scope.text)):
-        values = (_json_value(value, scope.text.keys) for value in batch.column(0).to_pylist())
-        texts = [value if isinstance(value, str) else "" for value in values]
-        counts = [
-            [len(pattern.findall(whole_words(text, hyphen=hyphen))) for pattern, hyphen in compiled] for text in texts
+        with engine_errors("read the rows"):
+            try:
+                yield from run(self.where)
+            except RuntimeError as error:
+                # The engine reads the rows of `_rowid IN (…)` at their numbers, which it cannot do in Lance's legacy
+                # files and says before the first batch. There it compares the number of every row: 15 ms for a million.
+                if not self.where or "v1 files" not in str(error):
+                    raise
+                yield from run(f"({self.where}) IS TRUE")
+
+    def rows(self, columns: Iterable[Column], *, most: int | None = None) -> Iterator[Row]:
+        """The rows in scope with what these columns hold, in row order."""
+        names = list(dict.fromkeys(column.path[0] for column in columns))
+        for batch in self.batches(names, most=most):
+            values = [_to_values(batch.column(name)) for name in names]
+            for number, *row in zip(batch.column("_rowid").to_pylist(), *values, strict=True):
+                yield Row(number, dict(zip(names, row, strict=True)))
+
+    def numbers(self, *, most: int | None = None) -> list[int]:
+        """The numbers of the rows in scope, in row order."""
+        return [
+            number for batch in self.batches(["_rowid"], most=most) for number in batch.column("_rowid").to_pylist()
         ]
-        lengths = np.array([len(text) for text in texts], np.float64)
-        yield np.array(counts, np.int64).reshape(len(texts), len(compiled)), lengths, batch.column("_rowid").to_numpy()
+
+
+def fetch_rows(scope: Scope, numbers: Sequence[int]) -> list[Row]:
+    """The rows of these numbers in the order given; one that is gone is left out."""
+    columns = [Column((name,)) for name in scope.layout.fetched]
+    by_number = {row.number: row for row in scope.only(numbers).rows(columns)} if numbers else {}
+    return [by_number[number] for number in numbers if number in by_number]
 
 
 def _count_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[Any, Any, Any]]:
     """Word counts [rows, words], text lengths and row numbers, a batch at a time."""
     import numpy as np
 
-    if scope.text.keys:
-        yield from _count_json_batches(scope, words)
+    if not scope.text.keys:
+        expressions = {f"__count_{number}": _count_of(word, scope.text) for number, word in enumerate(words)}
+        expressions["__length"] = f"character_length({scope.text.sql})"
+        for batch in scope.batches(expressions):
+            *counts, lengths = (batch.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in expressions)
+            yield np.stack(counts, axis=1), lengths.astype(np.float64), batch.column("_rowid").to_numpy()
         return
-    wanted = {f"__count_{number}": _count_of(word, scope.text) for number, word in enumerate(words)}
-    wanted["__length"] = f"character_length({scope.text.sql})"
-    for batch in scope.batches(wanted):
-        columns = [batch.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in wanted]
-        yield np.stack(columns[:-1], axis=1), columns[-1].astype(np.float64), batch.column("_rowid").to_numpy()
-
-
-@dataclass(frozen=True)
-class Scan:
-    """What one scan for terms found, by matching row: shares of the terms, whole runs, BM25, row numbers.
-
-    `missing` are the terms that no text in scope holds.
-    """
-
-    shares: Any
-    runs: Any
-    relevance: Any
-    numbers: Any
-    missing: tuple[str, ...]
-
-    def ranking(self, *, by_share: bool) -> Ranking:
-        """By share, whole runs, BM25 and row; or by BM25 and row alone, the score then being BM25."""
-        import numpy as np
-
-        keys = (
-            (self.numbers, -self.relevance, -self.runs, -self.shares) if by_share else (self.numbers, -self.relevance)
-        )
-        order = np.lexsort(keys)
-        scores = self.shares if by_share else self.relevance
-        return Ranking(tuple(self.numbers[order].tolist()), tuple(scores[order].tolist()), len(order))
+    # The engine cannot look into JSON.
+    patterns = [(re.compile(fold_pattern(word)), hyphen_of(word)) for word in words]
+    for batch in scope.batches({"__value": scope.text.sql}):
+        values = map(scope.text.inner_value, batch.column(0).to_pylist())
+        texts = [value if isinstance(value, str) else "" for value in values]
+        found = [
+            len(pattern.findall(whole_words(text, hyphen=hyphen))) for text in texts for pattern, hyphen in patterns
+        ]
+        lengths = np.array([len(text) for text in texts], np.float64)
+        yield np.array(found, np.int64).reshape(len(texts), len(patterns)), lengths, batch.column("_rowid").to_numpy()
 
 
 def _bm25(counts: Any, lengths: Any, rows: int, mean_length: float) -> Any:
@@ -3393,10 +3254,11 @@ def _bm25(counts: Any, lengths: Any, rows: int, mean_length: float) -> Any:
     return (weight * frequencies * (BM25_K1 + 1) / (frequencies + saturation[:, None])).sum(axis=1)
 
 
-def scan_terms(scope: Scope, terms: Terms) -> Scan:
-    """Looks for the terms as case-insensitive substrings in every text; rows are not fetched.
+def rank_terms(scope: Scope, terms: Terms, *, by_share: bool) -> tuple[Ranking, tuple[str, ...]]:
+    """Rank the rows that hold any of the terms as a case-insensitive substring; also the terms that no text holds.
 
-    BM25 is that of Robertson and Zaragoza (2009) over substring counts, with lengths in characters and document
+    Rows are ordered by share of the terms, whole runs, BM25 and row, or by BM25 and row alone; the score is the first of
+    these. BM25 is that of Robertson and Zaragoza (2009) over substring counts, with lengths in characters and document
     frequencies of the same scan.
     """
     import numpy as np
@@ -3407,14 +3269,102 @@ def scan_terms(scope: Scope, terms: Terms) -> Scan:
     for counts, lengths, numbers in _count_batches(scope, words):
         rows += int((lengths > 0).sum())
         characters += float(lengths.sum())
-        found = (counts[:, :counted] > 0).any(axis=1)
-        kept.append((counts[found], lengths[found], numbers[found]))
+        matches = (counts[:, :counted] > 0).any(axis=1)
+        kept.append((counts[matches], lengths[matches], numbers[matches]))
     counts, lengths, numbers = (np.concatenate(parts) for parts in zip(*kept, strict=True))
-    there = counts[:, :counted] > 0
-    runs = (counts[:, counted:] > 0).sum(axis=1)
+    is_in = counts > 0
+    shares = is_in[:, :counted].sum(axis=1) / max(1, counted)
     relevance = _bm25(counts[:, :counted], lengths, rows, characters / max(1, rows))
-    missing = tuple(terms.counted[place] for place in np.flatnonzero(~there.any(axis=0)))
-    return Scan(there.sum(axis=1) / max(1, counted), runs, relevance, numbers, missing)
+    keys = (-relevance, -is_in[:, counted:].sum(axis=1), -shares) if by_share else (-relevance,)
+    order = np.lexsort((numbers, *keys))
+    scores = shares if by_share else relevance
+    missing = tuple(itertools.compress(terms.counted, (counts[:, :counted] == 0).all(axis=0).tolist()))
+    return Ranking(tuple(numbers[order].tolist()), tuple(scores[order].tolist()), len(order)), missing
+
+
+def rows_without_text(scope: Scope, numbers: Sequence[int]) -> set[int]:
+    """Those of these rows whose text is NULL, empty or blank."""
+    column = scope.text
+    expression = column.sql if column.keys else f"regexp_like({column.sql}, '\\S')"
+    without = set(numbers)
+    for batch in scope.only(numbers).batches({"__value": expression}) if numbers else ():
+        values = batch.column(0).to_pylist()
+        has_text = [_is_text(column.inner_value(value)) for value in values] if column.keys else values
+        without.difference_update(itertools.compress(batch.column("_rowid").to_pylist(), has_text))
+    return without
+
+
+def count_without_vector(scope: Scope, column: str, *, most: int) -> int:
+    """How many of the first `most` rows have a text, but a vector that is NULL, all zero or not finite, or no vectors.
+
+    No vector search by cosine finds them. A table that tells that it is complete is not read.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    if (scope.layout.schema.field(column).metadata or {}).get(COMPLETE_METADATA) == b"yes":
+        return 0
+    missing: list[int] = []
+    for batch in replace(scope, where=None).batches([column], most=most):
+        vectors = batch.column(column)
+        if pa.types.is_list(vectors.type):
+            usable = vectors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) > 0
+        else:
+            usable = vectors.is_valid().to_numpy(zero_copy_only=False)
+            numbers = vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, scope.layout.vectors[column])
+            numbers = numbers.astype(np.float32, copy=False)
+            with np.errstate(over="ignore", invalid="ignore"):
+                squares = np.einsum("ij,ij->i", numbers, numbers)
+            usable[usable] = np.isfinite(squares) & (squares > 0)
+        missing += batch.column("_rowid").to_numpy()[~usable].tolist()
+    # So many are not asked for their text one by one.
+    return len(missing) - len(rows_without_text(scope, missing[:SCAN_BATCH]))
+
+
+def rank_filtered(scope: Scope) -> Ranking:
+    """All rows in scope, in the order of the table: what a filter without a query asks for."""
+    numbers = scope.numbers()
+    return Ranking(tuple(numbers), (0.0,) * len(numbers), total=len(numbers))
+
+
+def _top_rows(query: Any, score: str, where: str | None, limit: int) -> list[tuple[float, int]]:
+    """The first `limit` rows of a search of the engine with their scores; ties by row."""
+    with engine_errors("search the vectors" if score == "_distance" else "search the full-text index"):
+        query = query.where(where, prefilter=True) if where else query
+        rows = query.select([score, "_rowid"]).limit(limit).to_arrow()
+        pairs = list(zip(rows.column(score).to_pylist(), rows.column("_rowid").to_pylist(), strict=True))
+    sign = 1 if score == "_distance" else -1
+    scored = [(value, number) for value, number in pairs if value is not None and math.isfinite(value)]
+    return sorted(scored, key=lambda pair: (sign * pair[0], pair[1]))
+
+
+def _rank(scope: Scope, query: Callable[[], Any], score: str, depth: int) -> Ranking:
+    """The first `depth` rows of a search of the engine; `query` begins it anew."""
+    # The engine orders ties as it likes: where they cross the depth, all of them are needed to order them by row.
+    limit = depth + 1
+    top = _top_rows(query(), score, scope.where, limit)
+    while len(top) == limit and top[depth - 1][0] == top[-1][0] and limit < MOST_TIES:
+        limit = min(limit * 4, MOST_TIES)
+        top = _top_rows(query(), score, scope.where, limit)
+    scores, rows = tuple(value for value, _ in top[:depth]), tuple(number for _, number in top[:depth])
+    counts = score == "_score"
+    return Ranking(rows, scores, len(rows) if counts else None, capped=counts and len(top) > depth)
+
+
+def _rank_with_text(scope: Scope, rank: Callable[[Scope], Ranking]) -> Ranking:
+    """What `rank` gives for the rows in scope that have a text.
+
+    To ask for a text beforehand would read every text of the table; it is asked of the ranked rows, and only where some
+    have none the engine ranks again without such rows.
+    """
+    ranking = rank(scope)
+    blank = rows_without_text(scope, ranking.rows)
+    if not blank:
+        return ranking
+    if not scope.text.keys:
+        return rank(scope.with_text)
+    kept = [(row, score) for row, score in zip(ranking.rows, ranking.scores, strict=True) if row not in blank]
+    return replace(ranking, rows=tuple(row for row, _ in kept), scores=tuple(score for _, score in kept))
 
 
 def vector_metric(scope: Scope, column: str) -> str:
@@ -3429,143 +3379,14 @@ def vector_metric(scope: Scope, column: str) -> str:
         return str(getattr(scope.table.index_stats(index.name), "distance_type", None) or "cosine").lower()
 
 
-def _to_value(scalar: Any) -> Any:
-    try:
-        return scalar.as_py()
-    except (ValueError, OverflowError, ArithmeticError, KeyError):
-        if isinstance(scalar, Mapping):
-            return {name: _to_value(inner) for name, inner in scalar.items()}
-        if isinstance(inner := getattr(scalar, "values", None), Iterable):
-            return [_to_value(each) for each in inner]
-    try:
-        return scalar.cast("string").as_py()
-    except (ValueError, NotImplementedError):
-        return None
-
-
-def _to_values(column: pa.ChunkedArray[Any] | pa.Array[Any]) -> list[Any]:
-    """A column's values; where Python has no such value (a nanosecond, the year 10,000), Arrow's text of it."""
-    if _is_json(column.type):
-        return [parse_json(value) for value in column.to_pylist()]
-    try:
-        return column.to_pylist()
-    except (ValueError, OverflowError, ArithmeticError, KeyError):
-        return [_to_value(scalar) for scalar in column]
-
-
-def _to_rows(found: pa.Table | pa.RecordBatch) -> Iterator[Row]:
-    numbers = cast("list[int]", found.column("_rowid").to_pylist())
-    columns = {name: _to_values(found.column(name)) for name in found.schema.names if name != "_rowid"}
-    for at, number in enumerate(numbers):
-        yield Row(number, {name: values[at] for name, values in columns.items()})
-
-
-def read_rows(scope: Scope, numbers: Sequence[int]) -> list[Row]:
-    """The rows of these numbers in the order given; one that is gone is left out."""
-    if not numbers:
-        return []
-    by_number = {
-        row.number: row for batch in scope.only(numbers).batches(scope.layout.fetched) for row in _to_rows(batch)
-    }
-    return [by_number[number] for number in numbers if number in by_number]
-
-
-def rows_without_text(scope: Scope, numbers: Sequence[int]) -> set[int]:
-    """Those of these rows whose text is NULL, empty or blank."""
-    if not numbers:
-        return set()
-    json_text = bool(scope.text.keys)
-    wanted = _selection(scope.text) if json_text else {"__value": f"regexp_like({scope.text.sql}, '\\S')"}
-    texts: set[int] = set()
-    for batch in scope.only(numbers).batches(wanted):
-        values = batch.column(0).to_pylist()
-        there = [_is_text(_json_value(value, scope.text.keys)) for value in values] if json_text else values
-        texts.update(itertools.compress(batch.column("_rowid").to_pylist(), there))
-    return set(numbers) - texts
-
-
-def count_without_vector(scope: Scope, column: str, *, most: int) -> int:
-    """How many of the first `most` rows have a text, but a vector that is NULL, all zero or not finite, or no vectors.
-
-    No vector search by cosine finds them. A table that tells that it is complete is not read.
-    """
-    import numpy as np
-    import pyarrow as pa
-
-    if (scope.layout.schema.field(column).metadata or {}).get(COMPLETE_METADATA) == b"yes":
-        return 0
-    length = scope.layout.vectors[column]
-    missing: list[int] = []
-    for batch in replace(scope, where=None).batches([column], most=most):
-        vectors = batch.column(column)
-        if pa.types.is_list(vectors.type):
-            there = vectors.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) > 0
-        else:
-            there = vectors.is_valid().to_numpy(zero_copy_only=False)
-            numbers = (
-                vectors.flatten().to_numpy(zero_copy_only=False).reshape(-1, length).astype(np.float32, copy=False)
-            )
-            with np.errstate(over="ignore", invalid="ignore"):
-                squares = np.einsum("ij,ij->i", numbers, numbers)
-            there[there] = np.isfinite(squares) & (squares > 0)
-        missing += batch.column("_rowid").to_numpy()[~there].tolist()
-    # So many are not asked for their text one by one.
-    return len(missing) - len(rows_without_text(scope, missing[:SCAN_BATCH]))
-
-
-def rank_with_text(scope: Scope, rank: Callable[[str | None], Ranking]) -> Ranking:
-    """What `rank` gives for the rows in scope that have a text.
-
-    To ask for a text beforehand would read every text of the table; it is asked of the ranked rows, and only where some
-    have none the engine ranks again without such rows.
-    """
-    ranking = rank(scope.where)
-    blank = rows_without_text(scope, ranking.rows)
-    if not blank:
-        return ranking
-    if not scope.text.keys:
-        return rank(scope.with_text)
-    kept = [number not in blank for number in ranking.rows]
-    rows, scores = itertools.compress(ranking.rows, kept), itertools.compress(ranking.scores, kept)
-    return replace(ranking, rows=tuple(rows), scores=tuple(scores))
-
-
-def rank_filtered(scope: Scope) -> Ranking:
-    """All rows in scope, in the order of the table: what a filter without a query asks for."""
-    numbers = [number for batch in scope.batches(["_rowid"]) for number in batch.column("_rowid").to_pylist()]
-    return Ranking(tuple(numbers), (0.0,) * len(numbers), total=len(numbers))
-
-
-def _to_depth(first: Callable[[int], list[tuple[float, int]]], depth: int) -> tuple[list[tuple[float, int]], bool]:
-    """The first `depth` scores and rows of what `first` gives of any length, and whether there are more.
-
-    The engine orders ties as it likes: where they cross the depth, all of them are needed to order them by row.
-    """
-    limit = depth + 1
-    found = first(limit)
-    while len(found) == limit and found[depth - 1][0] == found[-1][0] and limit < MOST_TIES:
-        limit = min(limit * 4, MOST_TIES)
-        found = first(limit)
-    return found[:depth], len(found) > depth
-
-
 def rank_vector(scope: Scope, vector: Sequence[float], *, column: str) -> Ranking:
-    """Ranks rows with text by the distance of their vectors, up to VECTOR_DEPTH deep; ties by row."""
+    """Rank rows with text by the distance of their vectors, up to VECTOR_DEPTH deep; ties by row."""
     metric = vector_metric(scope, column)
 
-    def first(where: str | None, limit: int) -> list[tuple[float, int]]:
-        with engine_errors("search the vectors"):
-            query = scope.table.search(list(vector), vector_column_name=column).distance_type(metric)
-            query = query.where(where, prefilter=True) if where else query
-            found = query.select(["_distance", "_rowid"]).limit(limit).to_arrow()
-            distances, numbers = found.column("_distance").to_pylist(), found.column("_rowid").to_pylist()
-        return sorted((d, n) for d, n in zip(distances, numbers, strict=True) if d is not None and math.isfinite(d))
+    def query() -> Any:
+        return scope.table.search(list(vector), vector_column_name=column).distance_type(metric)
 
-    def rank(where: str | None) -> Ranking:
-        ranked, _ = _to_depth(functools.partial(first, where), VECTOR_DEPTH)
-        return Ranking(tuple(n for _, n in ranked), tuple(d for d, _ in ranked), None)
-
-    return rank_with_text(scope, rank)
+    return _rank_with_text(scope, lambda scope: _rank(scope, query, "_distance", VECTOR_DEPTH))
 
 
 # --- full-text search
@@ -3576,7 +3397,7 @@ _PHRASE = re.compile(r'"([^"]*)"')
 
 
 def _why_not_index(index: Index, query: str) -> str:
-    """Why an index cannot match a query; "" where it can."""
+    """Return why an index cannot match a query, or "" if it can."""
     tokenizer = index.details.get("base_tokenizer", "simple")
     if index.covered == 0:
         return f"the full-text index {index.name} covers no rows"
@@ -3593,18 +3414,18 @@ def full_text_indexes(layout: TableLayout, query: str) -> tuple[tuple[Index, ...
     The text's may be that of a copy made for it, such as haiku.rag's `content_fts`. The reason is "" where there is none.
     """
     text = layout.text.name if layout.text else ""
-    found = [index for index in layout.indexes if index.is_full_text and len(index.columns) == 1]
-    own = [index for index in found if index.columns[0] in (text, f"{text}_fts")]
+    indexes = [index for index in layout.indexes if index.is_full_text and len(index.columns) == 1]
+    own = [index for index in indexes if index.columns[0] in (text, f"{text}_fts")]
     if own and "_score" in layout.schema.names:
         return (), "a column named _score hides the engine's own scores"
-    by_column = {index.columns[0]: index for index in reversed(found) if not _why_not_index(index, query)}
+    by_column = {index.columns[0]: index for index in reversed(indexes) if not _why_not_index(index, query)}
     if any(index in own for index in by_column.values()):
         return tuple(by_column.values()), ""
     return (), _why_not_index(own[0], query) if own else ""
 
 
 def keeps_positions(indexes: Sequence[Index]) -> bool:
-    """Whether every one of these indexes can look for a phrase."""
+    """Return whether every one of these indexes can look for a phrase."""
     return bool(indexes) and all(index.details.get("with_position") for index in indexes)
 
 
@@ -3613,13 +3434,11 @@ def quoted_phrases(query: str) -> list[str]:
     return [one_line(phrase) for phrase in _PHRASE.findall(query) if re.search(r"\w", phrase)]
 
 
-def _content_words(query: str) -> str:
+def _content_words(query: str) -> list[str]:
     """The query's first words less English stop words, unless nothing else is left."""
     words = query.split()
-    content = [w for w in words if fold(w).strip(SENTENCE_PUNCTUATION) not in STOP_WORDS] or words
-    if len(content) > MAX_TERMS:
-        content = list(dict.fromkeys(content))[:MAX_TERMS]
-    return " ".join(content)[:MAX_TERM_CHARACTERS]
+    content = [word for word in words if fold(word).strip(SENTENCE_PUNCTUATION) not in STOP_WORDS] or words
+    return content if len(content) <= MAX_TERMS else list(dict.fromkeys(content))[:MAX_TERMS]
 
 
 TITLE_WEIGHT = 0.5
@@ -3632,49 +3451,31 @@ def _full_text_query(query: str, indexes: Sequence[Index], text_column: str, *, 
     from lancedb import query as queries
 
     build: Any = queries
+    must, should = build.Occur.MUST, build.Occur.SHOULD
     columns = [index.columns[0] for index in indexes]
     phrases = quoted_phrases(query) if keeps_positions(indexes) else []
-    words = _content_words(_PHRASE.sub(" ", query) if phrases else query)
+    words = " ".join(_content_words(_PHRASE.sub(" ", query) if phrases else query))[:MAX_TERM_CHARACTERS]
     clauses: list[Any] = [
-        (
-            build.Occur.MUST,
-            build.BooleanQuery([(build.Occur.SHOULD, build.PhraseQuery(phrase, column)) for column in columns]),
-        )
+        (must, build.BooleanQuery([(should, build.PhraseQuery(phrase, column)) for column in columns]))
         for phrase in phrases
     ]
-    if read_terms(words).counted:
-        main = (text_column, f"{text_column}_fts")
-        weights = {column: 1.0 if column in main else other_weight for column in columns}
-        clauses += [(build.Occur.SHOULD, build.MatchQuery(words, column, boost=weights[column])) for column in columns]
+    for column in columns if words else ():
+        weight = 1.0 if column in (text_column, f"{text_column}_fts") else other_weight
+        clauses.append((should, build.MatchQuery(words, column, boost=weight)))
     return build.BooleanQuery(clauses)
 
 
-def _best_first(scored: tuple[float, int]) -> tuple[float, int]:
-    return -scored[0], scored[1]
-
-
-def _best_matches(scope: Scope, wanted: Any, where: str | None, limit: int) -> list[tuple[float, int]]:
-    """The best `limit` rows of a full-text query with their scores, ties by row."""
-    with engine_errors("search the full-text index"):
-        query = scope.table.search(wanted, query_type="fts")
-        query = query.where(where, prefilter=True) if where else query
-        found = query.select(["_score", "_rowid"]).limit(limit).to_arrow()
-        scores, numbers = found.column("_score").to_pylist(), found.column("_rowid").to_pylist()
-    return sorted(zip(scores, numbers, strict=True), key=_best_first)
-
-
 def rank_full_text(scope: Scope, query: str, indexes: Sequence[Index]) -> Ranking:
-    """Ranks rows by the BM25 of the table's full-text indexes, ties by row; the total is exact up to FTS_DEPTH."""
+    """Rank rows by the BM25 of the table's full-text indexes, ties by row; the total is exact up to FTS_DEPTH."""
     weight = HEADING_WEIGHT if scope.layout.is_own else TITLE_WEIGHT
-    wanted = _full_text_query(query, indexes, scope.text.name, other_weight=weight)
+    clauses = _full_text_query(query, indexes, scope.text.name, other_weight=weight)
 
-    def rank(where: str | None) -> Ranking:
-        kept, capped = _to_depth(functools.partial(_best_matches, scope, wanted, where), FTS_DEPTH)
-        return Ranking(tuple(n for _, n in kept), tuple(s for s, _ in kept), len(kept), capped)
+    def rank(scope: Scope) -> Ranking:
+        return _rank(scope, lambda: scope.table.search(clauses, query_type="fts"), "_score", FTS_DEPTH)
 
     # A match in the text column is a text; only another indexed column can match a row without one.
     of_text_alone = [index.columns for index in indexes] == [(scope.text.name,)]
-    return rank(scope.where) if of_text_alone else rank_with_text(scope, rank)
+    return rank(scope) if of_text_alone else _rank_with_text(scope, rank)
 
 
 MOST_LOOKED_UP = 32
@@ -3683,11 +3484,14 @@ MOST_LOOKED_UP = 32
 
 def words_not_indexed(scope: Scope, query: str, indexes: Sequence[Index]) -> tuple[str, ...]:
     """The words of a query that the full-text indexes find in no row in scope, in none of the forms that they know."""
-    stripped = (word.strip(SENTENCE_PUNCTUATION) for word in _content_words(query).split())
-    words = [word for word in dict.fromkeys(stripped) if re.search(r"\w", word) and not is_spaceless(word)]
-    asked = words[:MOST_LOOKED_UP] if len(words) > 1 else []
-    wanted = {word: _full_text_query(word, indexes, scope.text.name, other_weight=1.0) for word in asked}
-    return tuple(word for word, one in wanted.items() if not _best_matches(scope, one, scope.where, 1))
+    stripped = dict.fromkeys(word.strip(SENTENCE_PUNCTUATION) for word in _content_words(query))
+    words = [word for word in stripped if re.search(r"\w", word) and not is_spaceless(word)]
+
+    def is_indexed(word: str) -> bool:
+        clauses = _full_text_query(word, indexes, scope.text.name, other_weight=1.0)
+        return bool(_top_rows(scope.table.search(clauses, query_type="fts"), "_score", scope.where, 1))
+
+    return tuple(word for word in words[:MOST_LOOKED_UP] if not is_indexed(word)) if len(words) > 1 else ()
 
 
 FUSION_K = 10
@@ -3696,10 +3500,10 @@ FUSION_DEPTH = 100
 
 def fuse(*rankings: Ranking) -> Ranking:
     """The first FUSION_DEPTH rows of each ranking by reciprocal rank fusion (Cormack et al. 2009), ties by row."""
-    scores: dict[int, float] = {}
+    scores: dict[int, float] = defaultdict(float)
     for ranking in rankings:
         for place, number in enumerate(ranking.rows[:FUSION_DEPTH], 1):
-            scores[number] = scores.get(number, 0.0) + 1 / (FUSION_K + place)
+            scores[number] += 1 / (FUSION_K + place)
     order = sorted(scores, key=lambda number: (-scores[number], number))
     return Ranking(tuple(order), tuple(scores[number] for number in order), None)
 
@@ -3722,11 +3526,8 @@ MAX_OPENINGS = 50_000
 def openings(scope: Scope) -> Iterator[tuple[str, str, int]]:
     """Title, source and row number of each row with text among the first MAX_OPENINGS, in row order."""
     layout = scope.layout
-    wanted = list(dict.fromkeys(column.path[0] for column in (*layout.title, *layout.source)))
-    with_text = Scope(scope.table, layout, scope.with_text)
-    for batch in with_text.batches(wanted or [scope.text.path[0]], most=MAX_OPENINGS):
-        for row in _to_rows(batch):
-            yield first_value(row, layout.title), first_value(row, layout.source), row.number
+    for row in scope.with_text.rows((*layout.title, *layout.source) or (scope.text,), most=MAX_OPENINGS):
+        yield first_value(row, layout.title), first_value(row, layout.source), row.number
 
 
 ID_PREFIX = "row:"
@@ -3744,7 +3545,7 @@ DATE_NAMES = (
 )
 
 
-def find_rows(scope: Scope, identity: str) -> list[int]:
+def rows_of_id(scope: Scope, identity: str) -> list[int]:
     """The rows of an id as hits show it: the table's own, else `row:N`; none where it is gone."""
     column = scope.layout.id
     if column is not None:
@@ -3753,37 +3554,32 @@ def find_rows(scope: Scope, identity: str) -> list[int]:
             where = _condition(column, kind, "eq", identity)
         except LancelotError:  # no value of the column's type, so no row's own id
             where = "false"
-        own = Scope(scope.table, scope.layout, where)
-        numbers = [n for batch in own.batches([column.path[0]]) for n in batch.column("_rowid").to_pylist()]
-        if numbers:
+        if numbers := replace(scope, where=where).numbers():
             return sorted(numbers)
     number = re.fullmatch(rf"{ID_PREFIX}(\d{{1,18}})", identity)
     return [int(number[1])] if number else []
 
 
-def _place_in_source(row: Row, layout: TableLayout) -> float:
-    values = (column.value(row.values) for column in layout.order)
-    return next((float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)), math.inf)
-
-
 def source_rows(scope: Scope, number: int) -> list[int]:
     """The rows with text of one row's source, by the source's own index of chunks where there is one, else by row."""
     layout = scope.layout
-    row = next(iter(read_rows(scope, [number])), None)
+    row = next(iter(fetch_rows(scope, [number])), None)
     column = next((column for column in layout.source if row and first_value(row, (column,))), None)
     if row is None or column is None:
         return [number]
-    source, same = first_value(row, layout.source), {"eq": column.value(row.values)}
-    where = _value_predicate(scope.table, column, same) if column.keys else f"{column.sql} = {quote_text(same['eq'])}"
-    wanted = list(dict.fromkeys(column.path[0] for column in (*layout.source, *layout.order)))
-    found: list[tuple[float, int]] = []
-    for batch in Scope(scope.table, layout, Scope(scope.table, layout, where).with_text).batches(wanted):
-        found += [
-            (_place_in_source(other, layout), other.number)
-            for other in _to_rows(batch)
-            if first_value(other, layout.source) == source
-        ]
-    return [number for _, number in sorted(found)]
+    value = column.value(row.values)
+    where = (
+        _value_predicate(scope.table, column, {"eq": value}) if column.keys else f"{column.sql} = {quote_text(value)}"
+    )
+    source = first_value(row, layout.source)
+
+    def place(row: Row) -> float:
+        values = (column.value(row.values) for column in layout.order)
+        return next((float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)), math.inf)
+
+    rows = replace(scope, where=where).with_text.rows((*layout.source, *layout.order))
+    same = [(place(row), row.number) for row in rows if first_value(row, layout.source) == source]
+    return [number for _, number in sorted(same)]
 
 
 @dataclass(frozen=True)
@@ -3797,64 +3593,52 @@ class SourceFile:
     dates: Mapping[str, Any]
 
 
-def _is_single(kind: pa.DataType) -> bool:
-    """Whether a type holds one value: neither a list nor a struct."""
-    import pyarrow.types as kinds
-
-    return not kinds.is_nested(kind)
-
-
-def _dates(row: Row, columns: Iterable[Column]) -> dict[str, Any]:
-    values = ((column, column.value(row.values)) for column in columns)
-    return {(*column.path, *column.keys)[-1]: value for column, value in values if value not in (None, "")}
-
-
 def _suffix(source: str) -> str:
     """The file type in a path or address, such as `.md`; "" where it names none."""
     _, address, rest = source.partition("://")
     path = re.split(r"[?#]", rest)[0].partition("/")[2] if address else source
-    found = re.search(r"[^/\\]\.([A-Za-z0-9]{1,8})$", path)
-    return f".{found[1].lower()}" if found else ""
+    match = re.search(r"[^/\\]\.([A-Za-z0-9]{1,8})$", path)
+    return f".{match[1].lower()}" if match else ""
 
 
 def document_names(scope: Scope, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Title and address by document id, where a table beside the chunks names their documents; {} where none does."""
-    wanted = ", ".join(quote_text(one) for one in ids if one)
-    if scope.documents is None or not wanted:
+    quoted = ", ".join(quote_text(document) for document in ids if document)
+    if scope.documents is None or not quoted:
         return {}
     with engine_errors("read the documents"):
-        query = scope.documents.search().where(f"id IN ({wanted})").select(["id", "title", "uri"])
+        query = scope.documents.search().where(f"id IN ({quoted})").select(["id", "title", "uri"])
         rows = query.to_arrow().to_pylist()
     named = ((row["id"], one_line(row["title"] or ""), one_line(row["uri"] or "")) for row in rows)
-    return {one: (title or re.split(r"[/\\]", uri)[-1], uri or one) for one, title, uri in named}
+    return {document: (title or re.split(r"[/\\]", uri)[-1], uri or document) for document, title, uri in named}
 
 
 def list_sources(scope: Scope) -> list[SourceFile]:
     """Every source of the rows in scope in the order of their names; rows without a source are counted under ""."""
+    import pyarrow.types as kinds
+
     layout = scope.layout
-    schema = layout.schema
-    types = _value_columns(schema, FILE_TYPE_NAMES)
-    dates = _value_columns(schema, DATE_NAMES, is_kind=_is_single)
-    wanted = list(dict.fromkeys(column.path[0] for column in (*layout.title, *layout.source, *types, *dates)))
-    firsts: dict[str, tuple[str, str, dict[str, Any]]] = {}
-    chunks: Counter[str] = Counter()
-    if not wanted:
+    types = _value_columns(layout.schema, FILE_TYPE_NAMES)
+    dates = _value_columns(layout.schema, DATE_NAMES, is_kind=lambda kind: not kinds.is_nested(kind))
+    columns = (*layout.title, *layout.source, *types, *dates)
+    if not columns:
         return [SourceFile("", "", layout.rows, "", {})] if layout.rows else []
-    for batch in scope.batches(wanted):
-        for row in _to_rows(batch):
-            source = first_value(row, layout.source)
-            title = first_value(row, layout.title)
-            key = source or title
-            chunks[key] += 1
-            if key not in firsts:
-                firsts[key] = (title, first_value(row, types) or _suffix(source or title), _dates(row, dates))
-    names = document_names(scope, firsts)
-    named = {key: names.get(key, (firsts[key][0], key)) for key in firsts}
-    files = [
-        SourceFile(source, title, chunks[key], firsts[key][1] or _suffix(source), firsts[key][2])
-        for key, (title, source) in named.items()
-    ]
-    return sorted(files, key=lambda found: found.source)
+    files: dict[str, SourceFile] = {}
+    chunks: Counter[str] = Counter()
+    for row in scope.rows(columns):
+        title = first_value(row, layout.title)
+        key = first_value(row, layout.source) or title
+        chunks[key] += 1
+        if key not in files:
+            values = (((*column.path, *column.keys)[-1], column.value(row.values)) for column in dates)
+            dated = {name: value for name, value in values if value not in (None, "")}
+            files[key] = SourceFile(key, title, 0, first_value(row, types) or _suffix(key), dated)
+    names = document_names(scope, files)
+    for key, file in files.items():
+        title, source = names.get(key, (file.title, key))
+        kind = file.file_type or _suffix(source)
+        files[key] = replace(file, source=source, title=title, chunks=chunks[key], file_type=kind)
+    return sorted(files.values(), key=lambda file: file.source)
 
 
 # ======================================================================================================================
@@ -4659,7 +4443,7 @@ def read_hits(
     So are those without a text, unless they are wanted too.
     """
     score_of = dict(zip(numbers, scores, strict=True))
-    rows = ((row, scope.text.value(row.values)) for row in read_rows(scope, numbers))
+    rows = ((row, scope.text.value(row.values)) for row in fetch_rows(scope, numbers))
     texts = ((row, visible(text) if _is_text(text) else "") for row, text in rows)
     hits = [_to_hit(scope.layout, row, text, score_of[row.number]) for row, text in texts if text or textless]
     return _named_by_documents(scope, hits)
@@ -5106,9 +4890,7 @@ class Searcher:
         """Why the first row of a table cannot be read as a search reads it; None where it can, or where there is none."""
         try:
             scope = Scope(self.store.open(layout.table), layout)
-            read_rows(
-                scope, [n for batch in scope.batches(["_rowid"], most=1) for n in batch.column("_rowid").to_pylist()]
-            )
+            fetch_rows(scope, scope.numbers(most=1))
         except LancelotError as error:
             is_changed = error.kind in ("changed", "missing")
             return LancelotError(str(error), LOOK_AT_STATUS, kind="damaged") if is_changed else error
@@ -5195,9 +4977,8 @@ class Searcher:
 
     def _text(self, query: str, scope: Scope, *notes: str) -> _Found:
         terms = read_terms(query)
-        scan = scan_terms(scope, terms)
-        ranking = scan.ranking(by_share=True)
-        unmatched = _unmatched_notes(scan.missing, scope) if ranking.rows else ()
+        ranking, missing = rank_terms(scope, terms, by_share=True)
+        unmatched = _unmatched_notes(missing, scope) if ranking.rows else ()
         return _Found(ranking, "text", notes + _dropped_notes(terms) + unmatched)
 
     def _full_text(self, query: str, scope: Scope, *notes: str, alone: bool = True) -> _Found:
@@ -5221,12 +5002,11 @@ class Searcher:
                     raise
                 reason = f"the full-text index failed ({shorten(error.cause.rstrip('.'), 200)})"
         terms = read_terms(query)
-        scan = scan_terms(scope, terms)
-        ranking = scan.ranking(by_share=False)
+        ranking, missing = rank_terms(scope, terms, by_share=False)
         told = (f"BM25 ran over the texts themselves, since {reason}.",) if reason and ranking.rows else ()
         notes += _phrase_notes(query, scope.layout, by_position=False) + told + _dropped_notes(terms)
-        missing = scan.missing if ranking.rows and alone else ()
-        return _Found(ranking, "fts", notes + _unmatched_notes(missing, scope))
+        unmatched = _unmatched_notes(missing, scope) if ranking.rows and alone else ()
+        return _Found(ranking, "fts", notes + unmatched)
 
     def _embedded(self, request: SearchRequest, scope: Scope) -> _Found:
         """Vector or hybrid search; where it is not possible, text or full-text search with a note that says why."""
@@ -5344,7 +5124,7 @@ class Searcher:
 
     def _read(self, request: ReadRequest) -> ChunkInContext:
         scope = self._open(request.table)
-        numbers = find_rows(scope, request.id)
+        numbers = rows_of_id(scope, request.id)
         chunk = read_hits(scope, numbers[:1], (0.0,) * len(numbers[:1]))
         if not chunk:
             raise LancelotError(
@@ -6645,7 +6425,7 @@ def run_search(searcher: Searcher, arguments: Mapping[str, Any]) -> Page:
             limit=arguments["limit"],
             search_type=arguments["searchType"],
             offset=arguments["offset"],
-            conditions=read_filter(arguments["filter"]),
+            conditions=parse_filter(arguments["filter"]),
             table=arguments["table"],
             text_column=arguments["textColumn"],
             vector_column=arguments["vectorColumn"],
@@ -6656,7 +6436,7 @@ def run_search(searcher: Searcher, arguments: Mapping[str, Any]) -> Page:
 def run_query(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
     """A Markdown block within its budget."""
     budget = arguments["contextBudget"]
-    limit, table, conditions = arguments["limit"], arguments["table"], read_filter(arguments["filter"])
+    limit, table, conditions = arguments["limit"], arguments["table"], parse_filter(arguments["filter"])
     if arguments["warmStart"]:
         return overview_block(searcher.overview(limit=limit, table=table, conditions=conditions), budget=budget)
     if not arguments["question"].strip():
@@ -6679,7 +6459,7 @@ def run_files(searcher: Searcher, arguments: Mapping[str, Any]) -> FilePage:
 
 def run_ask(searcher: Searcher, arguments: Mapping[str, Any]) -> Answer:
     """The answer of the chat model."""
-    table, conditions = arguments["table"], read_filter(arguments["filter"])
+    table, conditions = arguments["table"], parse_filter(arguments["filter"])
     return searcher.ask(arguments["question"], limit=arguments["topK"], table=table, conditions=conditions)
 
 

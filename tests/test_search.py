@@ -18,7 +18,7 @@ import pytest
 from conftest import DATABASES, FOLDERS, TESTS
 
 import lancelot
-from lancelot import LancelotError, Scope, SearchRequest, SearchType, Store, fold, read_terms, scan_terms
+from lancelot import LancelotError, Scope, SearchRequest, SearchType, Store, fold, rank_terms, read_terms
 
 Make = Callable[..., lancelot.Searcher]
 
@@ -419,7 +419,7 @@ def test_text_search_ranks_the_paragraph_that_answers_a_question_high(
     table = store.open("documents")
     layout = store.layout(table)
     gains = [
-        ndcg_at_10(scan_terms(Scope(table, layout), read_terms(question)).ranking(by_share=True).rows, row)
+        ndcg_at_10(rank_terms(Scope(table, layout), read_terms(question), by_share=True)[0].rows, row)
         for row, paragraph in enumerate(paragraphs)
         for question in paragraph["questions"]
     ]

@@ -36,8 +36,8 @@ from lancelot import (
     check_folder,
     fold,
     fold_pattern,
+    rank_terms,
     read_terms,
-    scan_terms,
 )
 
 modest = settings(max_examples=80, deadline=None, derandomize=True)
@@ -714,7 +714,7 @@ def test_shares_and_total_are_those_of_a_plain_substring_match(
 ) -> None:
     words = read_terms(query).counted
     if words:
-        ranking = scan_terms(Scope(*awkward), read_terms(query)).ranking(by_share=True)
+        ranking = rank_terms(Scope(*awkward), read_terms(query), by_share=True)[0]
         found = {row: share for row, share in zip(ranking.rows, ranking.scores, strict=True) if row < len(AWKWARD)}
         assert found == reference(words, dict(enumerate(AWKWARD)), in_folded)
 
@@ -724,7 +724,7 @@ def test_shares_and_total_are_those_of_a_plain_substring_match(
 def test_the_engine_matches_as_python_does(query: str, awkward: tuple[Any, lancelot.TableLayout]) -> None:
     terms = read_terms(query)
     if terms.counted:
-        ranking = scan_terms(Scope(*awkward), terms).ranking(by_share=True)
+        ranking = rank_terms(Scope(*awkward), terms, by_share=True)[0]
         expected = reference(terms.counted, dict(enumerate([*AWKWARD, *MARKED])), in_pattern)
         assert dict(zip(ranking.rows, ranking.scores, strict=True)) == expected
         assert ranking.total == len(expected)
@@ -1152,7 +1152,7 @@ def test_a_table_rewritten_under_the_reader_is_read_once_more(
         database.drop_table("documents")
         database.create_table("documents", pa.table({"text": ["new zebra"]}))
 
-    rewrite_before("scan_terms", monkeypatch, rewrite)
+    rewrite_before("rank_terms", monkeypatch, rewrite)
     page = searcher.search(SearchRequest("zebra", 10, "text"))
     assert [hit.text for hit in page.hits] == ["new zebra"]
 
@@ -1224,7 +1224,7 @@ def test_no_call_changes_a_byte_or_a_time_of_the_folder(  # noqa: PLR0913, PLR09
             }
             names = {parameter.name for parameter in tool.parameters}
             arguments = {key: value for key, value in given_arguments.items() if key in names}
-            assert tool.answer(searcher, tool.parse_arguments(arguments, searcher.settings))
+            assert tool.text(tool.run(searcher, tool.parse_arguments(arguments, searcher.settings)))
         searcher.overview(limit=5, table=table)
         searcher.search(SearchRequest("python", 5, "text", table=table))
     assert stamps(folder) == before
