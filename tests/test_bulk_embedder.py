@@ -4,10 +4,10 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from standins import JSON, Handler, LoopbackServer, Reply
 
 import lancelot
 import lancelot_index
@@ -15,50 +15,33 @@ import lancelot_index
 Answer = tuple[int, dict[str, str]]
 
 
-class BusyServer(ThreadingHTTPServer):
+class BusyServer(LoopbackServer):
     """An embedding server that answers as `decide(texts, number of the request)` says, with `bad` vectors by text."""
 
-    daemon_threads = True
-
     def __init__(self, decide: Callable[[list[str], int], Answer], bad: Mapping[str, Any]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(self.embed)
         self.bad = bad
         self.decide = decide
         self.batches: list[list[str]] = []
         self.now = self.most = 0
         self.lock = threading.Lock()
 
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: BusyServer
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        texts = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input"]
+    def embed(self, request: Handler) -> Reply:
+        texts = json.loads(request.body)["input"]
         texts = [texts] if isinstance(texts, str) else texts
-        with self.server.lock:
-            self.server.now += 1
-            self.server.most = max(self.server.most, self.server.now)
-            self.server.batches.append(texts)
-            number = len(self.server.batches)
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            self.batches.append(texts)
+            number = len(self.batches)
         threading.Event().wait(0.05)
-        status, headers = self.server.decide(texts, number)
-        vectors = [self.server.bad.get(text, [float(len(text)), 1.0]) for text in texts]
+        status, headers = self.decide(texts, number)
+        vectors = [self.bad.get(text, [float(len(text)), 1.0]) for text in texts]
         data = [{"index": place, "embedding": vector} for place, vector in enumerate(vectors)]
-        body = json.dumps({"data": data} if status == 200 else {"error": {"message": "no"}}).encode()
-        with self.server.lock:
-            self.server.now -= 1
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body)), "Content-Type": "application/json"}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        with self.lock:
+            self.now -= 1
+        body = {"data": data} if status == 200 else {"error": {"message": "no"}}
+        return status, headers | JSON, json.dumps(body).encode()
 
 
 @pytest.fixture
@@ -71,7 +54,7 @@ def serve(make_settings: Callable[..., lancelot.Settings]) -> Iterator[Callable[
         running.append(server)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         embedder = lancelot.Embedder(
-            make_settings(OPENAI_BASE_URL=server.address), key=lambda _: lancelot.KeyLookup(None)
+            make_settings(OPENAI_BASE_URL=f"{server.host}/v1"), key=lambda _: lancelot.KeyLookup(None)
         )
         return server, lancelot_index.BulkEmbedder(embedder)
 

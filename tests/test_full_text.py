@@ -12,6 +12,7 @@ from conftest import TESTS
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from standins import FixedEmbedder
 
 import lancelot
 
@@ -285,19 +286,6 @@ def test_a_query_of_any_text_gives_a_page_or_a_sentence(searcher: lancelot.Searc
 # --- hybrid and arithmetic
 
 
-class Words(lancelot.Embedder):
-    """Embeds by a table of made-up meanings; what it was asked for is kept."""
-
-    meanings: dict[str, tuple[float, float, float]]
-
-    @property
-    def available(self) -> bool:
-        return True
-
-    def embed(self, texts: Any, *, model: str | None = None) -> list[tuple[float, ...]]:
-        return [self.meanings.get(text, (0.1, 0.1, 0.1)) for text in texts]
-
-
 @pytest.fixture
 def meaning(make_table: Callable[..., Path], make_settings: Callable[..., lancelot.Settings]) -> lancelot.Searcher:
     import pyarrow as pa
@@ -305,7 +293,8 @@ def meaning(make_table: Callable[..., Path], make_settings: Callable[..., lancel
     vectors = pa.array([[1.0, 0.0, 0.0], [0.9, 0.44, 0.0], [0.7, 0.0, 0.7]], pa.list_(pa.float32(), 3))
     folder = make_table({"text": ["price list", "draft price", "recent price"], "vector": vectors})
     settings = make_settings(LANCEDB_PATH=folder)
-    embedder = Words(settings)
+    embedder = FixedEmbedder(settings)
+    embedder.usual = (0.1, 0.1, 0.1)
     embedder.meanings = {"price": (1, 0, 0), "draft": (0, 1, 0), "recent": (0, 0, 1), "price recent": (1, 0, 1)}
     return lancelot.Searcher(settings, embedder=embedder)
 
@@ -385,7 +374,8 @@ def test_arithmetic_on_real_embeddings_moves_towards_and_away(
         "documents", pa.table({"id": data["corpus_ids"], "text": data["corpus_texts"], "vector": vectors})
     )
     settings = make_settings(LANCEDB_PATH=tmp_path / "db")
-    embedder = Words(settings)
+    embedder = FixedEmbedder(settings)
+    embedder.usual = (0.1, 0.1, 0.1)
     embedder.meanings = {name: tuple(vector) for name, vector in data["query_vectors"].items()}
     searcher = lancelot.Searcher(settings, embedder=embedder)
 

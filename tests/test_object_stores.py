@@ -1,7 +1,6 @@
 """Tables in object stores: from a real S3 server on loopback, as from the same folder, and what goes wrong there."""
 
 import contextlib
-import http.server
 import importlib.util
 import json
 import re
@@ -20,6 +19,7 @@ import lancedb.index
 import pytest
 import wire
 from conftest import DATABASES, PROGRAM, TESTS, Run, child_environment
+from standins import JSON, Handler, Reply, serving
 from test_readonly import every_call
 
 import lancelot
@@ -587,50 +587,17 @@ def test_an_error_of_the_service_is_told_without_its_page(words: str, told: str)
     assert not re.search(r"\bSECRET\b", str(refused.value))
 
 
-class Listing(http.server.BaseHTTPRequestHandler):
-    """Answers a request for the tables, and notes its headers."""
-
-    asked: tuple[dict[str, str], ...] = ()
-
-    def do_GET(self) -> None:
-        type(self).asked += (dict(self.headers),)
-        body = json.dumps({"tables": ["documents"]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
 def test_the_key_for_the_service_goes_to_it_alone(make_searcher: Callable[..., lancelot.Searcher]) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Listing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        host = f"http://127.0.0.1:{server.server_port}"
-        searcher = make_searcher(LANCEDB_PATH="db://name", LANCEDB_API_KEY="sk-l", LANCEDB_HOST_OVERRIDE=host)
+    keys: list[str | None] = []
+
+    def tables(request: Handler) -> Reply:
+        keys.append(request.headers.get("x-api-key"))
+        return 200, JSON, json.dumps({"tables": ["documents"]}).encode()
+
+    with serving(tables) as server:
+        searcher = make_searcher(LANCEDB_PATH="db://name", LANCEDB_API_KEY="sk-l", LANCEDB_HOST_OVERRIDE=server.host)
         assert searcher.store.table_names() == ["documents"]
-        server.shutdown()
-    assert [headers.get("x-api-key") for headers in Listing.asked] == [None, "sk-l"]
-
-
-class Echo(Listing):
-    """Answers with an error that repeats the key, or sends the request on."""
-
-    status = 400
-    place = ""
-
-    def do_GET(self) -> None:
-        type(self).asked += (dict(self.headers),)
-        body = f"no key {self.headers.get('x-api-key')} here".encode()
-        self.send_response(self.status)
-        self.send_header("Location", self.place)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_POST = do_GET  # noqa: N815 - the name that the server looks for
+    assert keys == [None, "sk-l"]
 
 
 @pytest.mark.parametrize(
@@ -644,18 +611,22 @@ class Echo(Listing):
 def test_the_key_for_the_service_is_in_no_answer_and_goes_nowhere_else(
     status: int, said: str, make_searcher: Callable[..., lancelot.Searcher]
 ) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        host = f"http://127.0.0.1:{server.server_port}"
-        Echo.asked, Echo.status, Echo.place = (), status, f"http://localhost:{server.server_port}/elsewhere"
-        searcher = make_searcher(LANCEDB_PATH="db://name", LANCEDB_API_KEY="sk-l", LANCEDB_HOST_OVERRIDE=host)
+    requests: list[dict[str, str]] = []
+
+    def echo(request: Handler) -> Reply:
+        requests.append(dict(request.headers))
+        place = f"http://localhost:{request.server.server_port}/elsewhere"
+        return status, {"Location": place}, f"no key {request.headers.get('x-api-key')} here".encode()
+
+    with serving(echo) as server:
+        searcher = make_searcher(LANCEDB_PATH="db://name", LANCEDB_API_KEY="sk-l", LANCEDB_HOST_OVERRIDE=server.host)
         with pytest.raises(lancelot.LancelotError) as raised:
             searcher.store.table_names()
-        server.shutdown()
     assert said in str(raised.value)
     assert "sk-l" not in str(raised.value)
-    assert [asked for asked in Echo.asked if "x-api-key" in asked and not asked["host"].startswith("127.0.0.1")] == []
-    assert status != 307 or [asked for asked in Echo.asked if "x-api-key" in asked] == []
+    with_key = [headers for headers in requests if "x-api-key" in headers]
+    assert [headers for headers in with_key if not headers["host"].startswith("127.0.0.1")] == []
+    assert status != 307 or with_key == []
 
 
 def test_a_region_that_would_lead_to_another_host_is_not_used(make_settings: Callable[..., lancelot.Settings]) -> None:

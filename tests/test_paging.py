@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import DATABASES
+from standins import FixedEmbedder
 
 import lancelot
 
@@ -21,17 +22,6 @@ def index_text(table: Any, **options: Any) -> None:
     from lancedb.index import FTS
 
     table.create_index("text", config=FTS(base_tokenizer="icu/split", remove_stop_words=False, **options))
-
-
-class FixedEmbedder(lancelot.Embedder):
-    """Gives every text the same vector, so that no test needs a server."""
-
-    @property
-    def available(self) -> bool:
-        return True
-
-    def embed(self, texts: Any, *, model: str | None = None) -> list[tuple[float, ...]]:
-        return [(1.0, 0.0) for _ in texts]
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,7 @@ import math
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +14,7 @@ import lancedb.index
 import pyarrow as pa
 import pytest
 from conftest import DATABASES, FOLDERS, TESTS
+from standins import JSON, serving
 
 import lancelot
 from lancelot import LancelotError, Scope, SearchRequest, SearchType, Store, fold, rank_terms, read_terms
@@ -47,25 +46,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def answering(request: pytest.FixtureRequest) -> Iterator[str]:
     """A server that answers every request with the body that the test is parametrized with."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(request.param)))
-            self.end_headers()
-            self.wfile.write(request.param)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
-    thread.join(10)
+    with serving(lambda _request: (200, JSON, request.param)) as server:
+        yield f"{server.host}/v1"
 
 
 def ask(searcher: lancelot.Searcher, query: str, search_type: SearchType = "text", **named: Any) -> lancelot.Page:

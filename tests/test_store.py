@@ -10,11 +10,9 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lancedb.index import FTS, BTree, IvfFlat
-from test_writers import Flat
+from standins import FixedEmbedder, Handler, Reply, serving
 
 import lancelot
 import lancelot_index
@@ -966,7 +964,7 @@ def test_a_table_in_the_legacy_format_gives_what_the_same_rows_give_in_the_newes
                 table.create_index("text", config=FTS())
         table.add(rows(range(60, 70)))
         searcher = make_searcher(LANCEDB_PATH=tmp_path / version, OPENAI_BASE_URL="http://127.0.0.1:9/v1")
-        searcher.embedder = Flat(searcher.settings)
+        searcher.embedder = FixedEmbedder(searcher.settings)
         return searcher
 
     legacy, newest = written("legacy"), written("stable")
@@ -999,26 +997,15 @@ def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the engine asks of a store that has nothing, which every s3:// address leads to."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_error(404)
+    def nothing(request: Handler) -> Reply:
+        asked.append(request.path)
+        return 404, {}, b""
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    with serving(nothing) as server:
+        monkeypatch.setenv("AWS_ENDPOINT", server.host)
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
         monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
         yield asked
-        server.shutdown()
-        thread.join(10)
 
 
 @pytest.mark.parametrize(

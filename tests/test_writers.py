@@ -10,22 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conftest import TESTS
+from standins import FixedEmbedder
 
 import lancelot
 
 SECONDS = float(os.environ.get("WRITER_SECONDS", "8"))
 ALLOWED = ("The table is being rewritten",)
-
-
-class Flat(lancelot.Embedder):
-    """Gives every text one vector."""
-
-    @property
-    def available(self) -> bool:
-        return True
-
-    def embed(self, texts: object, *, model: str | None = None) -> list[tuple[float, ...]]:
-        return [(1.0, 0.0) for _ in texts]  # type: ignore[attr-defined]
 
 
 def test_every_call_answers_rightly_or_with_the_one_sentence(
@@ -36,7 +26,7 @@ def test_every_call_answers_rightly_or_with_the_one_sentence(
     command = [sys.executable, str(TESTS / "support" / "writer.py"), str(folder), str(SECONDS)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     settings = make_settings(LANCEDB_PATH=folder)
-    searcher = lancelot.Searcher(settings, embedder=Flat(settings))
+    searcher = lancelot.Searcher(settings, embedder=FixedEmbedder(settings))
     outcomes: Counter[str] = Counter()
     try:
         assert writer.stdout is not None
