@@ -58,7 +58,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import ge, gt, le, lt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TextIO, TypeVar, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ PROGRAM = "lancelot"
 logger = logging.getLogger(PROGRAM)
 
 T = TypeVar("T")
+Parameters = ParamSpec("Parameters")
 
 
 ErrorKind = Literal[
@@ -2573,7 +2574,8 @@ class Store:
 
         Row numbers are those of one version: a handle that moved on to another would read other rows than it ranked.
         """
-        database = self.connect()
+        # A folder whose tables were listed was checked for that.
+        database = self._database if name in self._seen else self.connect()
         doing = f"open the table {one_line(name)}"
         *namespace, own_name = name.split(NAMESPACE_MARK)
         opened = functools.partial(database.open_table, own_name, namespace_path=namespace)
@@ -2589,18 +2591,6 @@ class Store:
             check_data_is_inside(Path(str(self.path)), name, table)
         self._opened.add(name)
         return table
-
-    def layouts(self) -> tuple[list[TableLayout], dict[str, LancelotError]]:
-        """The layout of every readable table, and what keeps each other from being read."""
-        found = {name: self._layout_or_error(name) for name in self.table_names()}
-        layouts = [layout for layout in found.values() if isinstance(layout, TableLayout)]
-        return layouts, {name: error for name, error in found.items() if isinstance(error, LancelotError)}
-
-    def _layout_or_error(self, name: str) -> TableLayout | LancelotError:
-        try:
-            return self.layout(self.open(name))
-        except LancelotError as error:
-            return error
 
     def layout(self, table: Any, *, text: str | None = None, vector: str | None = None) -> TableLayout:
         """Finds a table's columns; names given win, and one that is missing is a LancelotError with those there are."""
@@ -4164,7 +4154,7 @@ RanSearch = Literal["vector", "text", "fts", "hybrid", "filter"]
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a caller asks for; None stands for the setting or for what is found by itself."""
+    """What a caller asks for; None means the setting, or what is found in the table."""
 
     query: str
     limit: int
@@ -4178,7 +4168,7 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class Hit:
-    """One chunk: `score` is a distance, a share of words, a BM25 or a fused score, as the search that ran has it."""
+    """One chunk: `score` is a distance, a share of words, a BM25 or a fused score, depending on the search that ran."""
 
     id: str | int
     score: float
@@ -4190,7 +4180,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a query was read as arithmetic: its plain text, the terms added to it and those subtracted from it."""
+    """A query as arithmetic: its plain text, the terms added to it and those subtracted from it."""
 
     text: str
     added: tuple[str, ...] = ()
@@ -4204,9 +4194,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Page:
-    """The hits of one request, the search that ran, every match where it can count, and notes for the reader.
+    """The hits of one request, the search that ran, the number of matches if it can count them, and notes for the reader.
 
-    `ranked` counts the rows that pages can reach; `next_offset` is None on the last one.
+    `ranked` counts the rows that pages can reach.
     """
 
     request: SearchRequest
@@ -4222,58 +4212,9 @@ class Page:
 
     @property
     def next_offset(self) -> int | None:
-        """Where the next page begins."""
+        """Where the next page begins, or None on the last page."""
         after = self.request.offset + self.request.limit
         return after if after < self.ranked else None
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A ranking, the search that made it, and what to tell of it."""
-
-    ranking: Ranking
-    ran: RanSearch
-    notes: tuple[str, ...] = ()
-    reading: Reading | None = None
-
-
-MAX_QUERY = 10_000
-"""Characters of a query or a question that are used."""
-SUBTRACTED_WEIGHT = 0.5
-MAX_ARITHMETIC = 32
-"""Terms that a query may add and subtract: each is a text to embed."""
-_ARITHMETIC = re.compile(r'(?:^|(?<=\s))([+-])(?:"([^"]+)"|(?=[^\W_])(\S+))')
-
-
-def read_arithmetic(query: str) -> Reading | None:
-    """Reads ` +term` as added and ` -term` as subtracted, quotes holding a phrase together; None where there is neither.
-
-    A sign counts at the start or after white space, before a letter, digit or quote: never in `well-known` or `a - b`.
-    """
-    signs = [(sign, one_line(phrase or word)) for sign, phrase, word in _ARITHMETIC.findall(query)]
-    if not signs:
-        return None
-    if len(signs) > MAX_ARITHMETIC:
-        raise LancelotError(
-            f"The query adds or subtracts {len(signs)} terms, and at most {MAX_ARITHMETIC} are compared.",
-            'Name fewer, or search by searchType "fts", where signs are plain text.',
-        )
-    return Reading(
-        one_line(_ARITHMETIC.sub(" ", query)),
-        tuple(term for sign, term in signs if sign == "+" and term),
-        tuple(term for sign, term in signs if sign == "-" and term),
-    )
-
-
-def combine_vectors(added: Sequence[Sequence[float]], subtracted: Sequence[Sequence[float]]) -> list[float]:
-    """The sum of the added vectors less SUBTRACTED_WEIGHT times each subtracted one, of length 1."""
-    total = [sum(column) for column in zip(*added, strict=True)]
-    for vector in subtracted:
-        total = [left - SUBTRACTED_WEIGHT * right for left, right in zip(total, vector, strict=True)]
-    norm = math.sqrt(sum(number * number for number in total))
-    if norm == 0:
-        raise LancelotError("The query subtracts all that it adds.", "Leave a term out.")
-    return [number / norm for number in total]
 
 
 @dataclass(frozen=True)
@@ -4288,7 +4229,7 @@ class Overview:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """One chunk to read, from a character on, with so many neighbours of its source before and after."""
+    """One chunk to read from a character on, with as many neighbours of its source before and after it."""
 
     id: str
     table: str | None = None
@@ -4299,7 +4240,7 @@ class ReadRequest:
 
 @dataclass(frozen=True)
 class ChunkInContext:
-    """A chunk whole, its place among the chunks of its source (from 1), its neighbours in their order, and notes."""
+    """A whole chunk, its place among the chunks of its source (from 1), its neighbours in order, and notes."""
 
     request: ReadRequest
     table: str
@@ -4313,7 +4254,7 @@ class ChunkInContext:
 
 @dataclass(frozen=True)
 class FilePage:
-    """Some of a table's sources in the order of their names; `total` counts them all."""
+    """Some of a table's sources in the order of their names; `total` counts all of them, `chunks` those of all."""
 
     table: str
     files: tuple[SourceFile, ...]
@@ -4327,9 +4268,9 @@ CheckStatus = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at or tried: how it stands, a sentence on it and, where it is not well, the remedy.
+    """One thing that was looked at or tried: how it is, a sentence about it and, unless it is well, the remedy.
 
-    `refused` marks a key that was not taken, which no later try will change.
+    `refused` marks a key that was not accepted, which trying again will not change.
     """
 
     name: str
@@ -4341,10 +4282,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a table holds: its chunks, its sources and the chunks by file type; None where they were not counted.
-
-    `left_out` says why they were not.
-    """
+    """A table's number of chunks, of sources and of chunks by file type; None if not counted: `left_out` says why."""
 
     table: str
     chunks: int
@@ -4355,7 +4293,10 @@ class Stats:
 
 @dataclass(frozen=True)
 class Status:
-    """What there is to search, and what is wrong: the folder's tables, the embeddings, the settings."""
+    """What there is to search, and what is wrong: the folder's tables, the embeddings, the settings.
+
+    `vectorless` says by table, in words, how many rows have no vector, if that was counted.
+    """
 
     settings: Settings
     key: KeyLookup
@@ -4370,10 +4311,9 @@ class Status:
     stats: Stats | None = None
     checks: tuple[Check, ...] = ()
     vectorless: Mapping[str, str] = field(default_factory=dict)
-    """How many rows of a table have no vector, in words, where it was counted and embeddings are available."""
 
     def search_types(self, layout: TableLayout) -> list[SearchType]:
-        """The searches that work on a table as things stand, the best one first."""
+        """The searches that work on a table as things are, the best one first."""
         if layout.text is None:
             return []
         if self.embeddings and layout.vectors and not self.table_note(layout):
@@ -4381,25 +4321,68 @@ class Status:
         return ["fts", "text", "auto"]
 
     def table_note(self, layout: TableLayout) -> str:
-        """What keeps a table from being searched in full; "" where nothing does."""
+        """What keeps a table from being searched in full, or "" if nothing does."""
         if layout.text is None:
             return f"{'vectors only' if layout.vectors else 'no text'}: no column holds text, so it cannot be searched"
         if layout.vector is None:
             return f"no vector search: {layout.vector_problem}"
         if not self.embeddings or layout.model:
             return ""
-        held, model = layout.vectors[layout.vector], self.settings.embedding_model
-        # The default name says nothing of a server of one's own.
-        guess = self.settings.base_url is None or self.settings.is_set("EMBEDDING_MODEL")
-        given = MODEL_LENGTHS.get(model, held) if guess else held
-        if self.settings.is_set("EMBEDDING_DIMENSIONS"):
-            given = self.settings.embedding_dimensions
-        if given == held:
+        settings, length = self.settings, layout.vectors[layout.vector]
+        model, given = settings.embedding_model, length
+        if settings.is_set("EMBEDDING_DIMENSIONS"):
+            given = settings.embedding_dimensions
+        elif settings.base_url is None or settings.is_set("EMBEDDING_MODEL"):
+            # The default name says nothing about a server of one's own.
+            given = MODEL_LENGTHS.get(model, length)
+        if given == length:
             return ""
-        return f"its vectors have length {held}, not the {given} of {model}; {models_of_length(held)}"
+        return f"its vectors have length {length}, not the {given} of {model}; {models_of_length(length)}"
 
 
-def _without(values: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> dict[str, Any]:
+MAX_QUERY = 10_000
+"""Characters of a query or a question that are used."""
+SUBTRACTED_WEIGHT = 0.5
+MAX_ARITHMETIC = 32
+"""Terms that a query may add and subtract: each is a text to embed."""
+_ARITHMETIC = re.compile(r'(?:^|(?<=\s))([+-])(?:"([^"]+)"|(?=[^\W_])(\S+))')
+
+
+def parse_arithmetic(query: str) -> Reading | None:
+    """Return the query with ` +term` as added, ` -term` as subtracted and quotes around a phrase, or None if it has neither.
+
+    A sign counts at the start or after white space, before a letter, digit or quote: never in `well-known` or `a - b`.
+    """
+    signs = [(sign, one_line(phrase or word)) for sign, phrase, word in _ARITHMETIC.findall(query)]
+    if not signs:
+        return None
+    if len(signs) > MAX_ARITHMETIC:
+        raise LancelotError(
+            f"The query adds or subtracts {len(signs)} terms, and at most {MAX_ARITHMETIC} are compared.",
+            'Name fewer, or search by searchType "fts", where signs are plain text.',
+        )
+    reading = Reading(
+        one_line(_ARITHMETIC.sub(" ", query)),
+        tuple(term for sign, term in signs if sign == "+" and term),
+        tuple(term for sign, term in signs if sign == "-" and term),
+    )
+    if not reading.positive:
+        raise LancelotError("The query only subtracts.", "Add what to look for, or search by text.")
+    return reading
+
+
+def combine_vectors(added: Sequence[Sequence[float]], subtracted: Sequence[Sequence[float]]) -> list[float]:
+    """The sum of the added vectors less SUBTRACTED_WEIGHT times each subtracted one, of length 1."""
+    total = [sum(column) for column in zip(*added, strict=True)]
+    for vector in subtracted:
+        total = [left - SUBTRACTED_WEIGHT * right for left, right in zip(total, vector, strict=True)]
+    norm = math.sqrt(sum(number * number for number in total))
+    if norm == 0:
+        raise LancelotError("The query subtracts all that it adds.", "Leave a term out.")
+    return [number / norm for number in total]
+
+
+def _values_without(values: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> dict[str, Any]:
     """A row's values with JSON strings parsed, less the values at these paths."""
     rest: dict[str, Any] = {
         name: parse_json_object(value) or value if isinstance(value, str) else value for name, value in values.items()
@@ -4408,61 +4391,65 @@ def _without(values: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> dic
         if not inner:
             rest.pop(outer, None)
         elif isinstance(rest.get(outer), Mapping):
-            rest[outer] = _without(rest[outer], [tuple(inner)])
+            rest[outer] = _values_without(rest[outer], [tuple(inner)])
     return rest
 
 
-def _used_path(row: Row, columns: Iterable[Column]) -> tuple[str, ...]:
-    return next(((*column.path, *column.keys) for column in columns if first_value(row, (column,))), ())
-
-
 def _to_hit(layout: TableLayout, row: Row, text: str, score: float) -> Hit:
-    source = first_value(row, layout.source)
-    title = first_value(row, layout.title) or re.split(r"[/\\]", source.rstrip("/\\"))[-1]
+    columns = ((layout.text,), layout.title, layout.source, (layout.id,))
+    used = [next((one for one in named if one and first_value(row, (one,))), None) for named in columns]
+    title, source = (first_value(row, (column,)) if column else "" for column in used[1:3])
     own_id = layout.id.value(row.values) if layout.id else None
-    shown = ((layout.text,), layout.title, layout.source, (layout.id,))
-    used = {_used_path(row, [column for column in columns if column]) for columns in shown}
-    metadata = _without(row.values, used - {()})
     # An id that an answer cannot hold as it is could not be read again.
-    is_plain = own_id != "" and clean_text(str(own_id)) == str(own_id)
-    identity = own_id if isinstance(own_id, str | int) and is_plain else f"{ID_PREFIX}{row.number}"
-    return Hit(identity, score, title, source, layout.readable_text(text), metadata)
+    is_plain = isinstance(own_id, str | int) and own_id != "" and clean_text(str(own_id)) == str(own_id)
+    return Hit(
+        id=cast("str | int", own_id) if is_plain else f"{ID_PREFIX}{row.number}",
+        score=score,
+        title=title or re.split(r"[/\\]", source.rstrip("/\\"))[-1],
+        source=source,
+        text=layout.readable_text(text),
+        metadata=_values_without(row.values, {(*column.path, *column.keys) for column in used if column}),
+    )
 
 
-def _named_by_documents(scope: Scope, hits: Sequence[Hit]) -> tuple[Hit, ...]:
-    names = document_names(scope, {hit.source for hit in hits})
+def fetch_hits(
+    scope: Scope, numbers: Sequence[int], scores: Sequence[float] | None = None, *, textless: bool = False
+) -> tuple[Hit, ...]:
+    """The hits of these rows in the order given, less rows that are gone since they were ranked.
+
+    Rows without a text are left out too, unless `textless` ones are wanted.
+    """
+    score_of = dict(zip(numbers, scores, strict=True)) if scores else {}
+    hits: list[Hit] = []
+    for row in fetch_rows(scope, numbers):
+        text = scope.text.value(row.values)
+        text = visible(text) if _is_text(text) else ""
+        if text or textless:
+            hits.append(_to_hit(scope.layout, row, text, score_of.get(row.number, 0.0)))
+    names = document_names(scope, {hit.source for hit in hits}) if scope.documents is not None else {}
     named = ((hit, *names.get(hit.source, (hit.title, hit.source))) for hit in hits)
     return tuple(replace(hit, title=title, source=source) for hit, title, source in named)
-
-
-def read_hits(
-    scope: Scope, numbers: Sequence[int], scores: Sequence[float], *, textless: bool = False
-) -> tuple[Hit, ...]:
-    """The hits of these rows in the order given; rows that are gone since they were ranked are left out.
-
-    So are those without a text, unless they are wanted too.
-    """
-    score_of = dict(zip(numbers, scores, strict=True))
-    rows = ((row, scope.text.value(row.values)) for row in fetch_rows(scope, numbers))
-    texts = ((row, visible(text) if _is_text(text) else "") for row, text in rows)
-    hits = [_to_hit(scope.layout, row, text, score_of[row.number]) for row, text in texts if text or textless]
-    return _named_by_documents(scope, hits)
 
 
 RETRY_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 """Seconds between the calls on a table that its writer replaces: a drop and the table after it lie this far apart."""
 
 
-def _again_if_changed(call: Callable[[], T]) -> T:
-    """Makes a call again where the table was rewritten under it."""
-    for pause in RETRY_PAUSES:
-        try:
-            return call()
-        except LancelotError as error:
-            if error.kind not in ("changed", "missing"):
-                raise
-        time.sleep(pause)
-    return call()
+def _retried(call: Callable[Parameters, T]) -> Callable[Parameters, T]:
+    """Make a call again if the table was rewritten under it."""
+
+    @functools.wraps(call)
+    def retried(*args: Parameters.args, **kwargs: Parameters.kwargs) -> T:
+        for pause in RETRY_PAUSES:
+            try:
+                return call(*args, **kwargs)
+            except LancelotError as error:
+                if error.kind not in ("changed", "missing"):
+                    raise
+            time.sleep(pause)
+        return call(*args, **kwargs)
+
+    return retried
 
 
 _OVERVIEW_NAMES = (
@@ -4483,39 +4470,29 @@ def _overview_rank(source: str, title: str) -> int:
     return next((rank for rank, name in enumerate(_OVERVIEW_NAMES) if name in words), len(_OVERVIEW_NAMES))
 
 
-def _phrase_notes(query: str, layout: TableLayout, *, by_position: bool) -> tuple[str, ...]:
-    if by_position or not quoted_phrases(query):
-        return ()
-    kept = any(index.details.get("with_position") for index in layout.indexes if index.is_full_text)
-    return (f"The quoted phrase was searched as words{'' if kept else ', since no index keeps positions'}.",)
-
-
-def _vectorless_notes(layout: TableLayout, vectorless: str, asked: SearchType, ran: RanSearch) -> tuple[str, ...]:
-    """A note on rows that a search for meaning cannot find, and how they are found."""
+def _vectorless_note(layout: TableLayout, vectorless: str, request: SearchRequest) -> str:
+    """A note on rows that a search by vector cannot find, and how they are found; "" if there are none."""
     if not vectorless:
-        return ()
-    note = f"{vectorless}, so that only words find them."
-    if ran == "vector":
-        note = f"{vectorless}, so that vector search does not find them; hybrid does, by words."
-    elif asked == "auto":
-        note = f"Hybrid search ran, since {vectorless}, and only words find them."
+        return ""
+    notes: Mapping[SearchType, str] = {
+        "vector": f"{vectorless}, so that vector search does not find them; hybrid does, by words.",
+        "auto": f"Hybrid search ran, since {vectorless}, and only words find them.",
+    }
+    note = notes.get(request.search_type, f"{vectorless}, so that only words find them.")
     again = f" `{PROGRAM} index` makes the vectors that are missing." if layout.is_own else ""
-    return (note[0].upper() + note[1:] + again,)
+    return note[0].upper() + note[1:] + again
 
 
-def _unmatched_notes(words: Iterable[str], scope: Scope) -> tuple[str, ...]:
-    """A note on words that no chunk holds, lest a poor match be taken for an answer.
+def _word_notes(terms: Terms, missing: Iterable[str], scope: Scope) -> list[str]:
+    """Notes on words that were not counted, and on those that no chunk holds, lest a poor match be taken for an answer.
 
     Of scripts without spaces none is named: what is counted there are pieces of words.
     """
-    named = [word for word in words if not is_spaceless(word)]
+    dropped = f"Only the first {len(terms.counted)} different words of the query were counted."
+    named = [word for word in missing if not is_spaceless(word)]
     where = " that meets the filter" if scope.where else ""
-    return (f"These words occur in no chunk{where}: {shorten(listed(named, limit=10), 300)}.",) if named else ()
-
-
-def _dropped_notes(terms: Terms) -> tuple[str, ...]:
-    told = f"Only the first {len(terms.counted)} different words of the query were counted."
-    return (told,) if terms.dropped else ()
+    unmatched = f"These words occur in no chunk{where}: {shorten(listed(named, limit=10), 300)}."
+    return [dropped] * bool(terms.dropped) + [unmatched] * bool(named)
 
 
 # --- a question to a chat model
@@ -4536,7 +4513,7 @@ PASSAGE_CHARACTERS = 4_000
 
 @dataclass(frozen=True)
 class Passage:
-    """A chunk as a model was given it, and its place in its source from 0, None where that is not known."""
+    """A chunk as a model was given it, and its place in its source from 0, or None if that is not known."""
 
     number: int
     hit: Hit
@@ -4546,7 +4523,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Citations:
-    """A reply without citations of passages that there are not; the passages that it cites, and the numbers removed."""
+    """A reply without citations of passages that do not exist, the passages that it cites, and the numbers removed."""
 
     text: str
     cited: tuple[int, ...]
@@ -4555,7 +4532,7 @@ class Citations:
 
 @dataclass(frozen=True)
 class Answer:
-    """A question answered from passages, or not: then `text` says so. `seconds` is what all of it took."""
+    """A question and its answer from passages, or NOT_ANSWERED. `seconds` is what all of it took."""
 
     question: str
     text: str
@@ -4569,25 +4546,19 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
-def different_hits(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+def different_hits(hits: Iterable[Hit]) -> list[Hit]:
     """The hits without those whose text repeats one before."""
     firsts: dict[str, Hit] = {}
     for hit in hits:
         firsts.setdefault(hit.text.strip(), hit)
-    return tuple(firsts.values())
+    return list(firsts.values())
 
 
 def noted_values(hit: Hit, names: Iterable[str]) -> Iterator[Any]:
-    """What a hit's metadata hold under these names, at the top or one level below, less what is empty."""
+    """A hit's metadata under these names, at the top or one level below, less what is empty."""
     inner = (value for value in hit.metadata.values() if isinstance(value, Mapping))
     for values in (hit.metadata, *inner):
         yield from (values[name] for name in names if values.get(name) not in (None, ""))
-
-
-def noted_index(hit: Hit) -> int | None:
-    """The place of a chunk in its source as its table has it."""
-    numbers = (value for value in noted_values(hit, ORDER_NAMES) if isinstance(value, int | float))
-    return next((int(number) for number in numbers if not isinstance(number, bool) and math.isfinite(number)), None)
 
 
 def share_of(lengths: Iterable[int], room: int) -> int:
@@ -4601,32 +4572,21 @@ def share_of(lengths: Iterable[int], room: int) -> int:
     return rising[-1] if rising else 0
 
 
-def question_words(question: str) -> str:
-    """A question as a search takes it: its signs are no arithmetic, and what it quotes need not be found as a phrase."""
-    return re.sub(r"(^|\s)[+-](?=[^\W_])", r"\1", question.replace('"', " "))
-
-
 _CHAT_TOKENS = re.compile(
     r"<(?=[|｜][^<>|｜\s]{1,40}[|｜]>|(?:start|end)_of_turn>|/?s>|<?/?SYS>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])"
 )
 
 
 def fenced_passage(number: int, hit: Hit, text: str) -> str:
-    """A passage for a prompt: all that comes from its document, its title too, stands inside its fence.
+    """A passage for a prompt: everything from its document, its title too, is inside its fence.
 
-    The marks that chat templates part messages with are broken up, since some servers read them in any text.
+    The marks with which chat templates part messages are broken up, since some servers obey them in any text.
     """
     named = [f"Title: {shorten(one_line(hit.title), 200)}"] if hit.title else []
     named += [f"Source: {shorten(one_line(hit.source), 300)}"] if hit.source else []
     inside = _CHAT_TOKENS.sub(r"\g<0> ", clean_text("\n".join([*named, "", text.strip("\n")])))
     fence = fence_of(inside)
     return f"Passage [{number}]\n{fence}text\n{inside}\n{fence}\n"
-
-
-def ask_prompt(question: str, passages: Iterable[Passage]) -> str:
-    """The user's message: the passages, then the question."""
-    fenced = (fenced_passage(passage.number, passage.hit, passage.text) for passage in passages)
-    return "\n".join([*fenced, f"Question: {clean_surrogates(question).strip()}"])
 
 
 _CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
@@ -4637,8 +4597,6 @@ _CITATION = re.compile(
     re.IGNORECASE,
 )
 _WIDEST_RANGE = 50
-
-
 _REMOTE = re.compile(r"^ {0,3}\[\d+\]:[^\n]*$|(?<!!)!+(?=\[[^\]\n]{0,200}(?:\]\(|[^\]\n]{200}))", re.MULTILINE)
 """Parts of a reply that would make citations links, or load a picture from somewhere: a model may repeat a document's."""
 _MOST_PASSES = 20
@@ -4656,21 +4614,21 @@ def _sift_citations(text: str, passages: int) -> Citations:
     cited: list[int] = []
     removed: list[int] = []
 
-    def sift(found: re.Match[str]) -> str:
-        numbers = list(dict.fromkeys(_cited_numbers(found["numbers"])))
+    def sift(match: re.Match[str]) -> str:
+        numbers = list(dict.fromkeys(_cited_numbers(match["numbers"])))
         kept = [number for number in numbers if 1 <= number <= passages]
         cited.extend(kept)
         removed.extend(number for number in numbers if number not in kept)
-        if kept == numbers and found["bracket"] == "[" and found[0].endswith("]"):  # no other bracket, and no link
-            return found[0]
-        return f"{' ' * found[0].startswith(' ')}[{', '.join(map(str, kept))}]" if kept else ""
+        if kept == numbers and match["bracket"] == "[" and match[0].endswith("]"):  # no other bracket, and no link
+            return match[0]
+        return f"{' ' * match[0].startswith(' ')}[{', '.join(map(str, kept))}]" if kept else ""
 
     parts = _CODE.split(text)
     parts[::2] = [_CITATION.sub(sift, _REMOTE.sub("", part)) for part in parts[::2]]
-    return Citations("".join(parts), tuple(dict.fromkeys(cited)), tuple(dict.fromkeys(removed)))
+    return Citations("".join(parts), tuple(dict.fromkeys(cited)), tuple(removed))
 
 
-def read_citations(text: str, passages: int) -> Citations:
+def parse_citations(text: str, passages: int) -> Citations:
     """The citations of a reply, such as [1], [1, 2] and [1][2], of so many passages. Code is left as it is."""
     removed: tuple[int, ...] = ()
     for passes in itertools.count(1):
@@ -4697,7 +4655,7 @@ _SHORT_REPLY = 300
 
 
 def is_no_answer(text: str, cited: Sequence[int]) -> bool:
-    """Whether a reply is, or comes to, that the passages do not hold the answer."""
+    """Return whether a reply says that the passages do not hold the answer."""
     if not re.search(r"\w", text):
         return True
     if mark := _MARK.search(text):
@@ -4705,55 +4663,40 @@ def is_no_answer(text: str, cited: Sequence[int]) -> bool:
     return not cited and len(text) <= _SHORT_REPLY and bool(_SAYS_NOTHING.search(text.replace("’", "'")))
 
 
-def _passage_notes(passages: Sequence[Passage]) -> tuple[str, ...]:
-    """What the reader of an answer should know of what the model was given."""
-    if not passages:
-        return ("The search found nothing, so the model was not asked.",)
-    if all(passage.text == passage.hit.text for passage in passages):
-        return ()
-    return ("The model was given the longest passages only in part, so that all of them fit.",)
+_FINISH_NOTES = {
+    "length": "The model stopped at its own length limit, so the answer may be cut.",
+    "content_filter": "The chat server's filter stopped the answer, so it may be cut.",
+    "": "The chat server stopped without saying that the answer is whole, so it may be cut.",
+}
 
 
-def _reply_notes(reply: ChatReply, citations: Citations) -> tuple[str, ...]:
-    """What the reader of an answer should know of it."""
-    finish = {
-        "length": "The model stopped at its own length limit, so the answer may be cut.",
-        "content_filter": "The chat server's filter stopped the answer, so it may be cut.",
-        "": "The chat server stopped without saying that the answer is whole, so it may be cut.",
-    }.get(reply.finish, "")
+def _reply_notes(finish: str, citations: Citations) -> list[str]:
+    """What the reader of an answer should know about it."""
     numbers = listed((f"[{number}]" for number in citations.removed), limit=10)
     removed = f"The model cited {numbers}, which is no passage; that was removed." if citations.removed else ""
     bare = "" if citations.cited else "The answer cites no passage, so nothing shows that it rests on the documents."
-    return tuple(filter(None, (finish, removed, bare)))
+    return [note for note in (_FINISH_NOTES.get(finish, ""), removed, bare) if note]
 
 
 # --- the searcher
 
 
 NO_TYPE = "none"
-"""Stands for the file type of sources that have none."""
-
-
-def _own_stats(table: Any, layout: TableLayout) -> Stats:
-    """The statistics of a table of our own, whose columns are known: the engine counts without reading texts."""
-    with engine_errors("count the sources"):
-        rows = table.search().select(["chunkSource", "file_type"]).to_arrow()
-    types = rows.group_by("file_type").aggregate([([], "count_all")]).to_pylist()
-    counted = Counter({row["file_type"] or NO_TYPE: row["count_all"] for row in types})
-    return Stats(layout.table, layout.rows, len(rows["chunkSource"].unique()), dict(counted.most_common()))
-
-
+"""The file type of sources that have none, in statistics."""
 STATUS_SECONDS = 45.0
 COUNT_SECONDS = 5.0
 NUMBERS_COUNTED = 512 * 2**20
 """Numbers of vectors that are looked at for rows without one: a million vectors of length 512, about two seconds."""
 FAR_NUMBERS_COUNTED = NUMBERS_COUNTED // 32
 MAX_COUNTED_ROWS = 100_000
-"""About a second of counting on two cores."""
+"""About a second of counting on two cores; rows of a table of our own are counted by the engine, much faster."""
+
+Ranked = tuple[Ranking, RanSearch, list[str]]
+"""A ranking, the search that made it, and notes about it."""
 
 
 class Searcher:
-    """Answers requests over one folder with one embedder and one chat model."""
+    """Answers requests about one folder with one embedder and one chat model."""
 
     def __init__(
         self,
@@ -4774,327 +4717,161 @@ class Searcher:
         self.chat = chat or ChatModel(settings)
         self._counted: dict[tuple[str, str], tuple[Any, str]] = {}
 
+    # One search.
+
+    @_retried
     def search(self, request: SearchRequest) -> Page:
-        """The page of a request; LancelotError says what cannot be and names what there is."""
+        """The page of a request; LancelotError says what is impossible and names what there is."""
         given = len(request.query)
-        request = replace(request, query=whole_words(request.query[:MAX_QUERY]))
-        if not read_terms(request.query).counted and (request.query.strip() or not request.conditions):
+        request = replace(request, query=whole_words(request.query[:MAX_QUERY]).replace("\x00", " "))
+        if not request.query.strip() and not request.conditions:
             raise LancelotError("The query is blank.", "Give the words or the question to search for, or a filter.")
-        page = _again_if_changed(lambda: self._search(request))
-        told = f"Only the first {MAX_QUERY:,} of the query's {given:,} characters were used."
-        return replace(page, notes=(told, *page.notes)) if given > MAX_QUERY else page
-
-    def overview(
-        self, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
-    ) -> Overview:
-        """A warm start: readme- and overview-like sources first, then the others in the order of the table."""
-        return _again_if_changed(lambda: self._overview(limit, table, conditions))
-
-    def read(self, request: ReadRequest) -> ChunkInContext:
-        """One chunk by the id of a hit, with its neighbours; LancelotError where the id is gone."""
-        return _again_if_changed(lambda: self._read(request))
-
-    def files(self, *, limit: int, offset: int, file_type: str | None = None, table: str | None = None) -> FilePage:
-        """The sources of a table, those of one file type where it is named."""
-        return _again_if_changed(lambda: self._files(limit, offset, file_type, table))
-
-    def ask(
-        self, question: str, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
-    ) -> Answer:
-        """What the chat model says to a question and the `limit` chunks that fit it best.
-
-        Where nothing fits, it is not asked. LancelotError where it is not set up or cannot be asked.
-        """
-        began = time.monotonic()
-        model = self.chat.check()
-        if not question.strip():
-            raise LancelotError("The question is blank.", "Give the question to answer.")
-        page = self._retrieve(question, limit, table, conditions)
-        passages = self._passages(page, limit)
-        answer = Answer(
-            question=question[:MAX_QUERY],
-            text=NOT_ANSWERED,
-            answered=False,
-            passages=passages,
-            cited=(),
-            model=model,
-            table=page.table,
-            ran=page.ran,
-            seconds=0,
-            notes=page.notes + _passage_notes(passages),
-        )
-        answer = self._answered(answer) if passages else answer
-        return replace(answer, seconds=time.monotonic() - began)
-
-    def status(self) -> Status:
-        """What there is to search, whatever is broken."""
-        layouts: list[TableLayout] = []
-        unreadable: dict[str, LancelotError] = {}
-        problem: LancelotError | None = None
-        default, default_problem = None, ""
-        try:
-            # A disk or an object store that does not answer must not keep the answer back.
-            layouts, unreadable, default, default_problem = bounded(
-                self._read_folder, seconds=STATUS_SECONDS, name="reading the folder"
-            )
-        except LancelotError as error:
-            problem = error
-        except TimeoutError:
-            told = f"The folder was not read within {STATUS_SECONDS:g} s."
-            problem = LancelotError(told, "See whether its disk or server answers.", kind="no-answer")
-        embedder = self.embedder
-        vectorless: dict[str, str] = {}
-        if embedder.available:
-            with contextlib.suppress(TimeoutError):
-                count = functools.partial(self._count_vectorless, layouts, vectorless)
-                bounded(count, seconds=COUNT_SECONDS, name="counting the vectors")
-        return Status(
-            settings=self.settings,
-            key=embedder.lookup,
-            embeddings=embedder.available,
-            why_no_embeddings="" if embedder.available else embedder.why_not,
-            error=problem,
-            tables=tuple(layouts),
-            unreadable=unreadable,
-            default_table=default,
-            default_problem=default_problem,
-            vectorless=dict(vectorless),
-        )
-
-    def stats(self, table: str) -> Stats:
-        """What a table holds; of more than MAX_COUNTED_ROWS rows only how many, since every row would be read."""
-        return _again_if_changed(lambda: self._stats(table))
-
-    def _stats(self, name: str) -> Stats:
-        table = self.store.open(name)
-        layout = self.store.layout(table)
-        if layout.is_own:
-            return _own_stats(table, layout)
-        if layout.rows > MAX_COUNTED_ROWS:
-            large = f"Files and file types are not counted over more than {MAX_COUNTED_ROWS:,} rows; lancedb_files lists them."
-            return Stats(name, layout.rows, left_out=large)
-        sources = list_sources(Scope(table, layout, None, self._documents(layout)))
-        types: Counter[str] = Counter()
-        for found in sources:
-            types[found.file_type] += found.chunks
-        return Stats(name, layout.rows, len(sources), {name or NO_TYPE: count for name, count in types.most_common()})
-
-    def _read_folder(self) -> tuple[list[TableLayout], dict[str, LancelotError], str | None, str]:
-        """The readable tables, why each other is not, and the table of a call that names none or why there is none."""
-        layouts, unreadable = self.store.layouts()
-        unreadable |= {layout.table: error for layout in layouts if (error := self._row_error(layout))}
-        default, default_problem = self._default_table()
-        return [one for one in layouts if one.table not in unreadable], unreadable, default, default_problem
-
-    def _row_error(self, layout: TableLayout) -> LancelotError | None:
-        """Why the first row of a table cannot be read as a search reads it; None where it can, or where there is none."""
-        try:
-            scope = Scope(self.store.open(layout.table), layout)
-            fetch_rows(scope, scope.numbers(most=1))
-        except LancelotError as error:
-            is_changed = error.kind in ("changed", "missing")
-            return LancelotError(str(error), LOOK_AT_STATUS, kind="damaged") if is_changed else error
-        return None
-
-    def _default_table(self) -> tuple[str | None, str]:
-        """The table of a call that names none, or why LANCEDB_TABLE does not name one."""
-        try:
-            return self.choose_table(None), ""
-        except LancelotError as error:
-            return None, str(error) if self.settings.is_set("LANCEDB_TABLE") else ""
-
-    # How a question is answered.
-
-    def _retrieve(self, question: str, limit: int, table: str | None, conditions: Mapping[str, Any] | None) -> Page:
-        """The page of the best search that there is, with more than was asked for, since some hits may repeat others."""
-        best: SearchType = "hybrid" if self.embedder.available else "fts"
-        more = min(3 * limit, MAX_LIMIT)
-        return self.search(SearchRequest(question_words(question), more, best, table=table, conditions=conditions))
-
-    def _passages(self, page: Page, limit: int) -> tuple[Passage, ...]:
-        hits = different_hits(page.hits)[:limit]
-        share = share_of((len(hit.text) for hit in hits), PASSAGE_CHARACTERS * len(hits))
-        return tuple(
-            Passage(number, hit, shorten(hit.text, share), self._chunk_index(hit, page.table))
-            for number, hit in enumerate(hits, 1)
-        )
-
-    def _chunk_index(self, hit: Hit, table: str) -> int | None:
-        """A chunk's place in its source, from 0: as the table notes it, else counted."""
-        noted = noted_index(hit)
-        if noted is not None or not hit.source:
-            return noted
-        try:
-            context = self.read(ReadRequest(str(hit.id), table))
-        except LancelotError:  # its row is gone by now
-            return None
-        return None if context.notes else context.place - 1
-
-    def _answered(self, answer: Answer) -> Answer:
-        """The answer as the model gives it, or as it is where the model finds none."""
-        reply = self.chat.reply(ASK_RULES, ask_prompt(answer.question, answer.passages))
-        citations = read_citations(reply.text, len(answer.passages))
-        if is_no_answer(citations.text, citations.cited):
-            return answer
-        text = _MARK.sub("not in the documents", citations.text).strip()
-        notes = answer.notes + _reply_notes(reply, citations)
-        return replace(answer, text=text, answered=True, cited=citations.cited, notes=notes)
-
-    # How a request is run: which search, and which one instead of it.
-
-    def _search(self, request: SearchRequest) -> Page:
         scope = self._open(
             request.table, text=request.text_column, vector=request.vector_column, conditions=request.conditions
         )
-        found = self._run(request, scope)
+        arithmetic = parse_arithmetic(request.query) if request.search_type in ("vector", "hybrid") else None
+        reading = arithmetic or Reading(request.query)
+        terms = read_terms(reading.positive)
+        ranking, ran, notes = self._rank(request, scope, reading, terms)
         window = slice(request.offset, request.offset + request.limit)
-        positive = found.reading.positive if found.reading else request.query
+        if given > MAX_QUERY:
+            notes = [f"Only the first {MAX_QUERY:,} of the query's {given:,} characters were used.", *notes]
         return Page(
             request=request,
             table=scope.layout.table,
-            ran=found.ran,
-            hits=read_hits(
-                scope, found.ranking.rows[window], found.ranking.scores[window], textless=found.ran == "filter"
-            ),
-            ranked=len(found.ranking.rows),
-            total=found.ranking.total,
-            capped=found.ranking.capped,
-            terms=read_terms(positive),
-            notes=found.notes,
-            reading=found.reading,
+            ran=ran,
+            hits=fetch_hits(scope, ranking.rows[window], ranking.scores[window], textless=ran == "filter"),
+            ranked=len(ranking.rows),
+            total=ranking.total,
+            capped=ranking.capped,
+            terms=terms,
+            notes=tuple(notes),
+            reading=arithmetic if ran in ("vector", "hybrid") else None,
         )
 
-    def _run(self, request: SearchRequest, scope: Scope) -> _Found:
+    def _rank(self, request: SearchRequest, scope: Scope, reading: Reading, terms: Terms) -> Ranked:
+        """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""
+        kind = request.search_type
         if not request.query.strip():
-            return _Found(rank_filtered(scope), "filter", ())
-        if request.search_type == "text":
-            return self._text(request.query, scope)
-        if request.search_type == "fts":
-            return self._full_text(request.query, scope)
-        if request.search_type == "auto" and not self.embedder.available:
-            return self._text(request.query, scope)
-        return self._embedded(request, scope)
-
-    def _text(self, query: str, scope: Scope, *notes: str) -> _Found:
-        terms = read_terms(query)
-        ranking, missing = rank_terms(scope, terms, by_share=True)
-        unmatched = _unmatched_notes(missing, scope) if ranking.rows else ()
-        return _Found(ranking, "text", notes + _dropped_notes(terms) + unmatched)
-
-    def _full_text(self, query: str, scope: Scope, *notes: str, alone: bool = True) -> _Found:
-        """BM25 with the table's indexes, or over a scan where there are none or they cannot match the query.
-
-        Where it is not `alone` but half of a hybrid search, nothing is said of words that no chunk holds.
-        """
-        indexes, reason = full_text_indexes(scope.layout, query)
-        if indexes:
-            try:
-                ranking = rank_full_text(scope, query, indexes)
-                whole = keeps_positions(indexes)
-                if ranking.rows or (quoted_phrases(query) and whole):
-                    notes += _dropped_notes(read_terms(_PHRASE.sub(" ", query) if whole else query))
-                    notes += _phrase_notes(query, scope.layout, by_position=whole)
-                    missing = words_not_indexed(scope, query, indexes) if ranking.rows and alone else ()
-                    return _Found(ranking, "fts", notes + _unmatched_notes(missing, scope))
-                reason = "the full-text index found nothing"
-            except LancelotError as error:
-                if error.kind == "changed":
-                    raise
-                reason = f"the full-text index failed ({shorten(error.cause.rstrip('.'), 200)})"
-        terms = read_terms(query)
-        ranking, missing = rank_terms(scope, terms, by_share=False)
-        told = (f"BM25 ran over the texts themselves, since {reason}.",) if reason and ranking.rows else ()
-        notes += _phrase_notes(query, scope.layout, by_position=False) + told + _dropped_notes(terms)
-        unmatched = _unmatched_notes(missing, scope) if ranking.rows and alone else ()
-        return _Found(ranking, "fts", notes + unmatched)
-
-    def _embedded(self, request: SearchRequest, scope: Scope) -> _Found:
-        """Vector or hybrid search; where it is not possible, text or full-text search with a note that says why."""
-        arithmetic = read_arithmetic(request.query) if request.search_type in ("vector", "hybrid") else None
-        reading = arithmetic or Reading(request.query)
-        if not reading.positive:
-            raise LancelotError("The query only subtracts.", "Add what to look for, or search by text.")
+            return rank_filtered(scope), "filter", []
+        if kind == "fts":
+            return self._rank_by_bm25(scope, reading.positive, terms)
+        if kind == "text" or (kind == "auto" and not self.embedder.available):
+            return self._rank_by_share(scope, terms)
         try:
-            vectors, vectorless = self._rank_vector(reading, scope)
+            vectors, vectorless = self._rank_by_vector(scope, reading)
+            why = "vector search found nothing" if kind == "auto" and not vectors.rows else ""
         except LancelotError as error:
             if error.kind == "changed":
                 raise
-            return self._fall_back(request, reading, scope, f"vector search was not possible: {error}")
-        if not vectors.rows and request.search_type == "auto":
-            return self._fall_back(request, reading, scope, "vector search found nothing.")
-        if request.search_type == "hybrid" or (request.search_type == "auto" and vectorless):
-            notes = _vectorless_notes(scope.layout, vectorless, request.search_type, "hybrid")
-            full_text = self._full_text(reading.positive, scope, *notes, alone=False)
-            return _Found(fuse(vectors, full_text.ranking), "hybrid", full_text.notes, arithmetic)
-        return _Found(vectors, "vector", _vectorless_notes(scope.layout, vectorless, "vector", "vector"), arithmetic)
+            why = f"vector search was not possible: {error}".removesuffix(".")
+        if why:
+            return self._rank_instead(request, scope, reading, terms, why=why)
+        note = _vectorless_note(scope.layout, vectorless, request)
+        notes = [note] if note else []
+        if kind == "vector" or (kind == "auto" and not vectorless):
+            return vectors, "vector", notes
+        by_words, _, more = self._rank_by_bm25(scope, reading.positive, terms, alone=False)
+        return fuse(vectors, by_words), "hybrid", notes + more
 
-    def _fall_back(self, request: SearchRequest, reading: Reading, scope: Scope, why: str) -> _Found:
-        """Another search instead of the one asked for, on a first page only: no page mixes two searches."""
-        instead: SearchType = "fts" if request.search_type == "hybrid" else "text"
+    def _rank_instead(
+        self, request: SearchRequest, scope: Scope, reading: Reading, terms: Terms, *, why: str
+    ) -> Ranked:
+        """Rank by words instead of vectors, on a first page only: no page mixes two searches."""
+        full_text = request.search_type == "hybrid"
         if request.offset:
             raise LancelotError(
-                f"This page cannot be given: {why.rstrip('.')}.",
-                f'Ask with searchType "{instead}" if that is the search that gave the pages before it.',
+                f"This page cannot be given: {why}.",
+                f'Ask with searchType "{"fts" if full_text else "text"}" if that is the search that gave the pages '
+                "before it.",
             )
-        if instead == "fts":
-            return self._full_text(reading.positive, scope, f"Full-text search ran, since {why}")
-        return self._text(reading.positive, scope, f"Text search ran, since {why}")
+        if full_text:
+            ranking, ran, notes = self._rank_by_bm25(scope, reading.positive, terms)
+        else:
+            ranking, ran, notes = self._rank_by_share(scope, terms)
+        return ranking, ran, [f"{'Full-text' if full_text else 'Text'} search ran, since {why}.", *notes]
 
-    def _rank_vector(self, reading: Reading, scope: Scope) -> tuple[Ranking, str]:
-        """The ranking by meaning, and how many rows of the table have no vector, "" for none."""
-        layout = scope.layout
+    def _rank_by_share(self, scope: Scope, terms: Terms) -> Ranked:
+        ranking, missing = rank_terms(scope, terms, by_share=True)
+        return ranking, "text", _word_notes(terms, missing if ranking.rows else (), scope)
+
+    def _rank_by_bm25(self, scope: Scope, query: str, terms: Terms, *, alone: bool = True) -> Ranked:
+        """Rank by the table's indexes, or by a scan if it has none or they cannot match the query.
+
+        If it is not `alone` but half of a hybrid search, no note names words that no chunk holds.
+        """
+        phrases = quoted_phrases(query)
+        missing: tuple[str, ...] = ()
+        indexes, reason = full_text_indexes(scope.layout, query)
+        by_phrase, ranking = bool(phrases) and keeps_positions(indexes), None
+        if indexes:
+            try:
+                ranking = rank_full_text(scope, query, indexes)
+                if ranking.rows:
+                    missing = words_not_indexed(scope, query, indexes) if alone else ()
+                elif not by_phrase:
+                    ranking, reason = None, "the full-text index found nothing"
+            except LancelotError as error:
+                if error.kind == "changed":
+                    raise
+                reason = f"the full-text index failed ({shorten(error.cause.removesuffix('.'), 200)})"
+        notes = []
+        if ranking is None:
+            (ranking, missing), by_phrase = rank_terms(scope, terms, by_share=False), False
+            missing = missing if alone and ranking.rows else ()
+            notes += [f"BM25 ran over the texts themselves, since {reason}."] if reason and ranking.rows else []
+        if phrases and not by_phrase:
+            notes = ["The quoted phrase was searched as words, since no index keeps positions.", *notes]
+        return ranking, "fts", notes + _word_notes(terms, missing, scope)
+
+    def _rank_by_vector(self, scope: Scope, reading: Reading) -> tuple[Ranking, str]:
+        """The ranking by meaning, and how many rows of the table have no vector, in words."""
+        layout, lengths, model = scope.layout, scope.layout.vectors, scope.layout.model
+        cannot = LancelotError(f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}.")
         if not self.embedder.available:
             raise LancelotError(self.embedder.why_not)
-        if not layout.vectors or (layout.vector is None and len(layout.vectors) == 1):
-            raise LancelotError(f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}.")
+        if not lengths or (layout.vector is None and len(lengths) == 1):
+            raise cannot
         added = [text for text in (reading.text, *reading.added) if text]
-        vectors = self._embed([*added, *reading.subtracted], layout)
-        column = layout.vector or self._column_of_length(layout, len(vectors[0]))
-        if len(vectors[0]) != layout.vectors[column]:
-            raise self._wrong_length(layout, column, len(vectors[0]))
+        try:
+            # The vectors of another model than the table's own mean nothing in it.
+            vectors = self.embedder.embed([*added, *reading.subtracted], model=model)
+        except LancelotError as error:
+            if model in (None, self.settings.embedding_model):
+                raise
+            raise LancelotError(
+                f"{error} The vectors of {layout.table} were made with {model}.", kind=error.kind
+            ) from error
+        given = len(vectors[0])
+        fitting = [name for name, length in lengths.items() if length == given]
+        column = layout.vector or (fitting[0] if len(fitting) == 1 else None)
+        if column is None:
+            raise cannot
+        if column not in fitting:
+            raise LancelotError(
+                f"The vectors in {layout.table}.{column} have length {lengths[column]}, but the model "
+                f"{model or self.settings.embedding_model} gives length {given}; set EMBEDDING_MODEL to the model that "
+                f"made the table ({models_of_length(lengths[column])})."
+            )
         alone = len(vectors) == 1
         vector = vectors[0] if alone else combine_vectors(vectors[: len(added)], vectors[len(added) :])
         return rank_vector(scope, vector, column=column), self._vectorless(scope, column)
 
-    def _embed(self, texts: Sequence[str], layout: TableLayout) -> list[tuple[float, ...]]:
-        """Vectors by the table's own model, where it names one: those of another mean nothing in it."""
-        try:
-            return self.embedder.embed(texts, model=layout.model)
-        except LancelotError as error:
-            if layout.model in (None, self.settings.embedding_model):
-                raise
-            raise LancelotError(f"{error} The vectors of {layout.table} were made with {layout.model}.") from error
-
-    def _column_of_length(self, layout: TableLayout, length: int) -> str:
-        fitting = [name for name, size in layout.vectors.items() if size == length]
-        if len(fitting) != 1:
-            raise LancelotError(f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}.")
-        return fitting[0]
-
-    def _wrong_length(self, layout: TableLayout, column: str, length: int) -> LancelotError:
-        held = layout.vectors[column]
-        return LancelotError(
-            f"The vectors in {layout.table}.{column} have length {held}, but the model "
-            f"{layout.model or self.settings.embedding_model} gives length {length}; set EMBEDDING_MODEL to the model that made "
-            f"the table ({models_of_length(held)})."
-        )
-
     def _vectorless(self, scope: Scope, column: str) -> str:
-        """How many rows have no vector, such as `3 rows of documents have no vector`; "" for none.
+        """How many rows have no vector, such as `3 rows of documents have no vector`, or "" if all have one.
 
         They are counted once for each version of a table.
         """
-        layout = scope.layout
+        layout, path = scope.layout, self.settings.path or ""
         try:
             # A table that was dropped and made again may come to the same version.
-            written = Path(self.settings.path or "", f"{layout.table}.lance", "_versions").stat().st_mtime_ns
+            written = Path(path, f"{layout.table}.lance", "_versions").stat().st_mtime_ns
         except OSError:
             written = 0
         state = (scope.table.version, layout.rows, written)
         known, words = self._counted.get((layout.table, column), (None, ""))
         if known != state:
-            numbers = FAR_NUMBERS_COUNTED if is_address(self.settings.path or "") else NUMBERS_COUNTED
-            most = numbers // layout.vectors[column]
+            most = (FAR_NUMBERS_COUNTED if is_address(path) else NUMBERS_COUNTED) // layout.vectors[column]
             count = count_without_vector(scope, column, most=most)
             least = "at least " if layout.rows > most else ""
             have = "has" if count == 1 else "have"
@@ -5102,30 +4879,29 @@ class Searcher:
             self._counted[layout.table, column] = (state, words)
         return words
 
-    def _count_vectorless(self, layouts: Iterable[TableLayout], words: dict[str, str]) -> None:
-        """Fills `words` with what `_vectorless` says of each table; one that cannot be read is left out."""
-        for layout in layouts:
-            if layout.text and layout.vector:
-                with contextlib.suppress(LancelotError):
-                    scope = Scope(self.store.open(layout.table), layout)
-                    words[layout.table] = self._vectorless(scope, layout.vector)
-
     # Reading without a query.
 
-    def _overview(self, limit: int, name: str | None, conditions: Mapping[str, Any] | None) -> Overview:
-        scope = self._open(name, conditions=conditions)
-        firsts: dict[str, tuple[str, int]] = {}
+    @_retried
+    def overview(
+        self, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
+    ) -> Overview:
+        """A warm start: readme- and overview-like sources first, then the others in the order of the table."""
+        scope = self._open(table, conditions=conditions)
+        firsts: dict[str, tuple[int, int]] = {}
         for title, source, number in openings(scope):
-            firsts.setdefault(source or title or str(number), (title, number))
-        order = sorted(firsts.items(), key=lambda item: (_overview_rank(item[0], item[1][0]), item[1][1]))
-        numbers = tuple(number for _, (_, number) in order[:limit])
-        hits = read_hits(scope, numbers, (0.0,) * len(numbers))
-        return Overview(scope.layout.table, hits, len(firsts), partial=scope.layout.rows > MAX_OPENINGS)
+            key = source or title or str(number)
+            if key not in firsts:
+                firsts[key] = (_overview_rank(key, title), number)
+        numbers = [number for _, number in sorted(firsts.values())[:limit]]
+        partial = scope.layout.rows > MAX_OPENINGS
+        return Overview(scope.layout.table, fetch_hits(scope, numbers), len(firsts), partial=partial)
 
-    def _read(self, request: ReadRequest) -> ChunkInContext:
+    @_retried
+    def read(self, request: ReadRequest) -> ChunkInContext:
+        """One chunk by the id of a hit, with its neighbours; LancelotError if there is no such chunk any more."""
         scope = self._open(request.table)
         numbers = rows_of_id(scope, request.id)
-        chunk = read_hits(scope, numbers[:1], (0.0,) * len(numbers[:1]))
+        chunk = fetch_hits(scope, numbers[:1])
         if not chunk:
             raise LancelotError(
                 f"There is no chunk {_shown_name(request.id)} in {scope.layout.table}, or it holds no text.",
@@ -5133,8 +4909,6 @@ class Searcher:
             )
         siblings = source_rows(scope, numbers[0])
         at = siblings.index(numbers[0]) if numbers[0] in siblings else 0
-        before = siblings[max(0, at - request.before) : at]
-        after = siblings[at + 1 : at + 1 + request.after] if siblings else []
         others = listed((f"{ID_PREFIX}{number}" for number in numbers[1:]), limit=10)
         same = f"{len(numbers)} rows share this id; this is the first of them. The others are read as {others}."
         return ChunkInContext(
@@ -5143,19 +4917,161 @@ class Searcher:
             chunk=chunk[0],
             place=at + 1,
             of=max(1, len(siblings)),
-            before=read_hits(scope, before, (0.0,) * len(before)),
-            after=read_hits(scope, after, (0.0,) * len(after)),
+            before=fetch_hits(scope, siblings[max(0, at - request.before) : at]),
+            after=fetch_hits(scope, siblings[at + 1 : at + 1 + request.after]),
             notes=(same,) if len(numbers) > 1 else (),
         )
 
-    def _files(self, limit: int, offset: int, file_type: str | None, name: str | None) -> FilePage:
-        scope = self._open(name, needs_text=False)
+    @_retried
+    def files(self, *, limit: int, offset: int, file_type: str | None = None, table: str | None = None) -> FilePage:
+        """The sources of a table, of one file type if it is named."""
+        scope = self._open(table, needs_text=False)
         wanted = (file_type or "").strip().lower().lstrip(".")
-        every = [found for found in list_sources(scope) if not wanted or found.file_type.lower().lstrip(".") == wanted]
-        chunks = sum(found.chunks for found in every)
-        return FilePage(scope.layout.table, tuple(every[offset : offset + limit]), offset, len(every), chunks)
+        files = [file for file in list_sources(scope) if not wanted or file.file_type.lower().lstrip(".") == wanted]
+        chunks = sum(file.chunks for file in files)
+        return FilePage(scope.layout.table, tuple(files[offset : offset + limit]), offset, len(files), chunks)
 
-    # Which table.
+    @_retried
+    def stats(self, table: str) -> Stats:
+        """The statistics of a table; of one with more than MAX_COUNTED_ROWS rows only how many, unless it is our own."""
+        scope = self._open(table, needs_text=False)
+        rows = scope.layout.rows
+        if rows > MAX_COUNTED_ROWS and not scope.layout.is_own:
+            large = f"Files and file types are not counted over more than {MAX_COUNTED_ROWS:,} rows; lancedb_files lists them."
+            return Stats(table, rows, left_out=large)
+        files = list_sources(scope)
+        types: Counter[str] = Counter()
+        for file in files:
+            types[file.file_type or NO_TYPE] += file.chunks
+        return Stats(table, rows, len(files), dict(types.most_common()))
+
+    # How a question is answered.
+
+    def ask(
+        self, question: str, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
+    ) -> Answer:
+        """What the chat model answers to a question, given the `limit` chunks that fit it best.
+
+        If nothing fits, the model is not asked. LancelotError if it is not set up or cannot be asked.
+        """
+        began = time.monotonic()
+        model = self.chat.check()
+        if not question.strip():
+            raise LancelotError("The question is blank.", "Give the question to answer.")
+        # Its signs are no arithmetic, and what it quotes need not occur as a phrase.
+        query = re.sub(r"(^|\s)[+-](?=[^\W_])", r"\1", question.replace('"', " "))
+        best: SearchType = "hybrid" if self.embedder.available else "fts"
+        # More than were asked for, since some may repeat others.
+        page = self.search(SearchRequest(query, min(3 * limit, MAX_LIMIT), best, table=table, conditions=conditions))
+        passages, question = self._passages(page, limit), question[:MAX_QUERY]
+        answer = Answer(question, NOT_ANSWERED, False, passages, (), model, page.table, page.ran, 0, page.notes)
+        if passages:
+            answer = self._answered(answer)
+        else:
+            answer = replace(answer, notes=(*page.notes, "The search found nothing, so the model was not asked."))
+        return replace(answer, seconds=time.monotonic() - began)
+
+    def _passages(self, page: Page, limit: int) -> tuple[Passage, ...]:
+        """The first different hits, the longest cut so that all fit, with their places as the table notes or counts them."""
+        hits = different_hits(page.hits)[:limit]
+        share = share_of((len(hit.text) for hit in hits), PASSAGE_CHARACTERS * len(hits))
+        scope: Scope | None = None
+        passages: list[Passage] = []
+        for number, hit in enumerate(hits, 1):
+            noted = (value for value in noted_values(hit, ORDER_NAMES) if isinstance(value, int | float))
+            places = [int(value) for value in noted if not isinstance(value, bool) and math.isfinite(value)]
+            if not places and hit.source:
+                with contextlib.suppress(LancelotError):  # its row is gone by now
+                    scope = scope or self._open(page.table)
+                    numbers = rows_of_id(scope, str(hit.id))
+                    places = [source_rows(scope, row).index(row) for row in numbers if len(numbers) == 1]
+            passages.append(Passage(number, hit, shorten(hit.text, share), next(iter(places), None)))
+        return tuple(passages)
+
+    def _answered(self, answer: Answer) -> Answer:
+        """The answer as the model gives it, or unanswered if the model finds none."""
+        passages, notes = answer.passages, list(answer.notes)
+        if any(passage.text != passage.hit.text for passage in passages):
+            notes.append("The model was given the longest passages only in part, so that all of them fit.")
+        answer = replace(answer, notes=tuple(notes))
+        fenced = (fenced_passage(passage.number, passage.hit, passage.text) for passage in passages)
+        prompt = "\n".join([*fenced, f"Question: {clean_surrogates(answer.question).strip()}"])
+        reply = self.chat.reply(ASK_RULES, prompt)
+        citations = parse_citations(reply.text, len(passages))
+        if is_no_answer(citations.text, citations.cited):
+            return answer
+        text = _MARK.sub("not in the documents", citations.text).strip()
+        notes += _reply_notes(reply.finish, citations)
+        return replace(answer, text=text, answered=True, cited=citations.cited, notes=tuple(notes))
+
+    # What there is to search.
+
+    def status(self) -> Status:
+        """What there is to search, whatever is broken."""
+        embedder, vectorless = self.embedder, dict[str, str]()
+        scopes: list[Scope] = []
+        unreadable: dict[str, LancelotError] = {}
+        problem: LancelotError | None = None
+        default, default_problem = None, ""
+        try:
+            # A disk or an object store that does not answer must not keep the answer back.
+            scopes, unreadable, default, default_problem = bounded(
+                self._survey, seconds=STATUS_SECONDS, name="reading the folder"
+            )
+        except LancelotError as error:
+            problem = error
+        except TimeoutError:
+            cause = f"The folder was not read within {STATUS_SECONDS:g} s."
+            problem = LancelotError(cause, "See whether its disk or server answers.", kind="no-answer")
+
+        def count() -> None:
+            for scope in scopes:
+                if scope.layout.text and scope.layout.vector:
+                    with contextlib.suppress(LancelotError):
+                        vectorless[scope.layout.table] = self._vectorless(scope, scope.layout.vector)
+
+        if embedder.available:
+            with contextlib.suppress(TimeoutError):
+                bounded(count, seconds=COUNT_SECONDS, name="counting the vectors")
+        return Status(
+            settings=self.settings,
+            key=embedder.lookup,
+            embeddings=embedder.available,
+            why_no_embeddings="" if embedder.available else embedder.why_not,
+            error=problem,
+            tables=tuple(scope.layout for scope in scopes),
+            unreadable=unreadable,
+            default_table=default,
+            default_problem=default_problem,
+            vectorless=dict(vectorless),
+        )
+
+    def _survey(self) -> tuple[list[Scope], dict[str, LancelotError], str | None, str]:
+        """The readable tables, why each other is not, and the table of a call that names none or why there is none."""
+        names = self.store.table_names()
+        scopes, unreadable = self._open_all(names)
+        try:
+            default = self._named_table(None, names) or self._only_table(scopes, unreadable).layout.table
+        except LancelotError as error:
+            return scopes, unreadable, None, str(error) if self.settings.is_set("LANCEDB_TABLE") else ""
+        return scopes, unreadable, default, ""
+
+    def _open_all(self, names: Iterable[str]) -> tuple[list[Scope], dict[str, LancelotError]]:
+        """Every table that can be read, and why each other cannot."""
+        opened = {name: self._opened(name) for name in names}
+        scopes = [scope for scope in opened.values() if isinstance(scope, Scope)]
+        return scopes, {name: error for name, error in opened.items() if isinstance(error, LancelotError)}
+
+    def _opened(self, name: str) -> Scope | LancelotError:
+        """Return a table whose first row can be read as a search reads it, or why it cannot."""
+        try:
+            table = self.store.open(name)
+            scope = Scope(table, self.store.layout(table))
+            fetch_rows(scope, scope.numbers(most=1))
+        except LancelotError as error:
+            is_changed = error.kind in ("changed", "missing")
+            return LancelotError(str(error), LOOK_AT_STATUS, kind="damaged") if is_changed else error
+        return scope
 
     def _open(
         self,
@@ -5167,8 +5083,9 @@ class Searcher:
         needs_text: bool = True,
     ) -> Scope:
         """The table of a request; one without text is refused, since a hit would be a bare id."""
-        settings = self.settings
-        table = self.store.open(self.choose_table(name))
+        settings, names = self.settings, self.store.table_names()
+        chosen = self._named_table(name, names)
+        table = self.store.open(chosen) if chosen else self._only_table(*self._open_all(names)).table
         layout = self.store.layout(
             table,
             text=text or (settings.text_column if settings.is_set("LANCEDB_TEXT_COLUMN") else None),
@@ -5178,63 +5095,53 @@ class Searcher:
             only = "vectors only" if layout.vectors else "no text"
             raise LancelotError(
                 f"The table {layout.table} holds {only}: none of its columns can be read as text.",
-                f"Its columns are {listed(layout.schema.names)}. {self._tables_with_text()}".strip(),
+                f"Its columns are {listed(layout.schema.names)}. {LOOK_AT_STATUS}",
             )
-        return Scope(table, layout, build_predicate(table, layout.schema, conditions), self._documents(layout))
-
-    def _documents(self, layout: TableLayout) -> Any:
-        """The table that names the documents of these chunks: haiku.rag keeps title and address apart from them."""
+        # haiku.rag keeps title and address apart from the chunks.
         beside = "".join((*layout.table.rpartition(NAMESPACE_MARK)[:2], DOCUMENTS_TABLE))
-        if Column((DOCUMENT_ID,)) not in layout.source or beside not in self.store.table_names():
-            return None
-        return self.store.open(beside)
+        has_documents = Column((DOCUMENT_ID,)) in layout.source and beside in names
+        documents = self.store.open(beside) if has_documents else None
+        return Scope(table, layout, build_predicate(table, layout.schema, conditions), documents)
 
-    def choose_table(self, name: str | None) -> str:
-        """The table to search: the one named, the setting, or the folder's only readable one."""
-        names = self.store.table_names()
-        wanted = name if name in names else (name or self.settings.table).strip()
+    def _named_table(self, name: str | None, names: Sequence[str]) -> str | None:
+        """Return the table that a call or LANCEDB_TABLE names, else the default's, or None if there is no such table.
+
+        LancelotError if a name was given and there is no such table, or there is none at all.
+        """
+        wanted = name if name and name in names else (name or self.settings.table).strip()
         if wanted in names:
             return wanted
         if self.store.is_replaced(wanted, names):
             raise being_rewritten()
         named = name or self.settings.is_set("LANCEDB_TABLE")
         whose = "" if name else ", which LANCEDB_TABLE names"
-        told = f'There is no table "{_shown_name(wanted)}"{whose}.' if named else ""
+        cause = f'There is no table "{_shown_name(wanted)}"{whose}.' if named else ""
         if not names:
             path = shown_path(self.settings.path or "")
             raise LancelotError(
-                f"{told} The folder {path} holds no tables.".strip(), "Check LANCEDB_PATH, or write a table first."
+                f"{cause} The folder {path} holds no tables.".strip(), "Check LANCEDB_PATH, or write a table first."
             )
         if named:
             near = difflib.get_close_matches(wanted, names, n=3)
             hint = f"Did you mean {' or '.join(near)}? " if near else ""
-            raise LancelotError(told, f"{hint}{self._tables_there_are()}")
-        return self._only_table()
+            raise LancelotError(cause, f"{hint}The tables are {listed(names)}.")
+        return None
 
-    def _only_table(self) -> str:
-        layouts, unreadable = self.store.layouts()
-        with_text = [layout for layout in layouts if layout.text] or layouts
-        if len(with_text) == 1:
-            return with_text[0].table
-        if not layouts:
+    def _only_table(self, scopes: Sequence[Scope], unreadable: Mapping[str, LancelotError]) -> Scope:
+        """The one table to search if none is named: the only one with text, or the only one; else LancelotError."""
+        candidates = [scope for scope in scopes if scope.layout.text] or scopes
+        if not candidates:
             reasons = " ".join(error.cause for error in unreadable.values())
             raise LancelotError(
                 f"No table of {shown_path(self.settings.path or '')} can be read.", shorten(reasons, 600)
             )
-        raise LancelotError(
-            "No table was named, and the folder has several.",
-            f"Name one as table, or set LANCEDB_TABLE. {self._tables_there_are()}",
-        )
-
-    def _tables_with_text(self) -> str:
-        layouts, _ = self.store.layouts()
-        names = [layout.table for layout in layouts if layout.text]
-        return f"Tables with text are {listed(names)}." if names else ""
-
-    def _tables_there_are(self) -> str:
-        layouts, _ = self.store.layouts()
-        counted = (f"{layout.table} ({plural(layout.rows, 'row')})" for layout in layouts)
-        return f"The tables are {listed(counted)}."
+        if len(candidates) > 1:
+            counted = (f"{scope.layout.table} ({plural(scope.layout.rows, 'row')})" for scope in scopes)
+            raise LancelotError(
+                "No table was named, and the folder has several.",
+                f"Name one as table, or set LANCEDB_TABLE. The tables are {listed(counted)}.",
+            )
+        return candidates[0]
 
 
 # ======================================================================================================================

@@ -328,15 +328,15 @@ def test_a_query_of_many_signs_is_a_sentence(meaning: lancelot.Searcher) -> None
         ("x +C++", "x", ("C++",), ()),
     ],
 )
-def test_operators_are_read(query: str, text: str, added: tuple[str, ...], subtracted: tuple[str, ...]) -> None:
-    assert lancelot.read_arithmetic(query) == lancelot.Reading(text, added, subtracted)
+def test_operators_are_parsed(query: str, text: str, added: tuple[str, ...], subtracted: tuple[str, ...]) -> None:
+    assert lancelot.parse_arithmetic(query) == lancelot.Reading(text, added, subtracted)
 
 
 @pytest.mark.parametrize(
     "query", ["C++", "--help", "well-known", "a - b", "jo@example.org", "1+1=2", "- x", "+", "x -- y"]
 )
 def test_signs_within_words_are_no_operators(query: str) -> None:
-    assert lancelot.read_arithmetic(query) is None
+    assert lancelot.parse_arithmetic(query) is None
 
 
 def test_hybrid_joins_both_rankings_and_reports_a_fused_score(meaning: lancelot.Searcher) -> None:

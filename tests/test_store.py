@@ -181,25 +181,28 @@ def test_an_object_store_address_is_not_looked_for_on_disk() -> None:
     assert check_folder("s3://bucket/folder") == "s3://bucket/folder"
 
 
-def test_a_table_that_cannot_be_opened_does_not_hide_the_others(make_table: Callable[..., Path]) -> None:
+def test_a_table_that_cannot_be_opened_does_not_hide_the_others(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
     folder = make_table({"text": ["a"]})
     (folder / "broken.lance").mkdir()
-    layouts, unreadable = Store(str(folder)).layouts()
-    assert [layout.table for layout in layouts] == ["documents"]
-    assert list(unreadable) == ["broken"]
+    status = make_searcher(LANCEDB_PATH=folder).status()
+    assert [layout.table for layout in status.tables] == ["documents"]
+    assert list(status.unreadable) == ["broken"]
 
 
 @pytest.mark.parametrize("name", ["ann's docs", "my notes", "años", "a+b"])
-def test_a_folder_whose_name_lancedb_refuses_is_to_be_renamed(name: str, make_table: Callable[..., Path]) -> None:
+def test_a_folder_whose_name_lancedb_refuses_is_to_be_renamed(
+    name: str, make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
     folder = make_table({"text": ["a"]})
     (folder / "documents.lance").rename(folder / f"{name}.lance")
-    _, unreadable = Store(str(folder)).layouts()
-    error = unreadable[name]
+    error = make_searcher(LANCEDB_PATH=folder).status().unreadable[name]
     assert f'no table named "{name}"' in error.cause
     renamed = re.fullmatch(rf"Rename the folder {re.escape(name)}\.lance, as to (\S+)\.lance\.", error.remedy)
     assert renamed
     (folder / f"{name}.lance").rename(folder / f"{renamed[1]}.lance")
-    assert [layout.table for layout in Store(str(folder)).layouts()[0]] == [renamed[1]]
+    assert [layout.table for layout in make_searcher(LANCEDB_PATH=folder).status().tables] == [renamed[1]]
 
 
 @pytest.fixture
@@ -1154,7 +1157,7 @@ def test_the_rows_that_are_read_are_those_that_were_ranked(
         columns = pa.table({"text": ["bear", "wolf", "fox"]})
         lancedb.connect(folder).create_table("documents", columns, mode="overwrite")
 
-    rewrite_before("read_hits", monkeypatch, rewrite)
+    rewrite_before("fetch_hits", monkeypatch, rewrite)
     assert [hit.text for hit in searcher.search(SearchRequest("zebra", 10, "text")).hits] == ["old zebra"]
     assert searcher.search(SearchRequest("zebra", 10, "text")).hits == ()
 
