@@ -183,7 +183,7 @@ def test_neighbours_come_in_the_order_of_the_sources_own_index(
     make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
 ) -> None:
     searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table, chunk_index=[3, 1, 2, 0, 0, 0]))
-    found = json.loads(lancelot.read_json(searcher.read(lancelot.ReadRequest("c2", before=5, after=5))))
+    found = json.loads(lancelot.chunk_json(searcher.read(lancelot.ReadRequest("c2", before=5, after=5))))
     assert [one["text"] for one in found["before"]] == ["chunk 0", "chunk 1"]
     assert (found["text"], found["chunk"]) == ("chunk 2", "3 of 4 of its source")
     assert [one["id"] for one in found["after"]] == ["c3"]
@@ -217,7 +217,7 @@ def test_a_long_chunk_is_read_on_by_offset_to_its_end(
     searcher = make_searcher(LANCEDB_PATH=make_table({"text": [whole]}))
     parts, offset = [], 0
     while offset is not None:
-        text = lancelot.read_json(searcher.read(lancelot.ReadRequest("row:0", offset=offset)))
+        text = lancelot.chunk_json(searcher.read(lancelot.ReadRequest("row:0", offset=offset)))
         assert len(text.encode()) < 100_000
         answer = json.loads(text)
         parts.append(answer["text"])
@@ -280,7 +280,7 @@ def test_many_long_neighbours_and_wide_metadata_stay_below_the_cap_and_what_was_
     parts: list[str] = []
     offset = 0
     while offset is not None:
-        text = lancelot.read_json(searcher.read(lancelot.ReadRequest("row:20", before=20, after=20, offset=offset)))
+        text = lancelot.chunk_json(searcher.read(lancelot.ReadRequest("row:20", before=20, after=20, offset=offset)))
         assert len(text.encode()) < 100_000
         answer = json.loads(text)
         assert len(answer["text"]) >= 5000 or "nextOffset" not in answer
