@@ -48,7 +48,7 @@ import zlib
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
 from lancelot import (
     COMPLETE_METADATA,
@@ -60,7 +60,6 @@ from lancelot import (
     PLAIN_TEXT,
     PROGRAM,
     Embedder,
-    Index,
     KeyLookup,
     LancelotError,
     Session,
@@ -100,7 +99,7 @@ from lancelot import (
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from typing_extensions import Self
@@ -2318,39 +2317,18 @@ class BulkEmbedder:
 
 
 VECTOR_COLUMN = "vector"
+SIZE_COLUMN = "file_size"
+"""Earlier versions had no such column. A run adds it; what has no size in it is compared by its content."""
 LANGUAGES = (
     *("Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian"),
     *("Norwegian", "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish"),
 )
-BTREE_COLUMNS = ("id", "chunkSource", "file_name", "chunk_index", "content_hash", "modified_at", "indexed_at")
-BITMAP_COLUMNS = ("file_type", "extractor")
+SCALAR_INDEX_ROWS = 10_000
 VECTOR_INDEX_ROWS = 50_000
 """Vectors from which an index pays: at 100,000 of length 384 a search takes a fifteenth of the time, and finds the same."""
-SOURCES_IN_A_CONDITION = 500
 PATTERNS_METADATA = b"index_patterns"
 """What --include and --exclude were given for each folder: in the metadata of a column, since a schema's own is fixed."""
-TRY_AGAIN = (
-    "See to the disk and the rights of the folder, then run it again: what was written stays, and the rest follows."
-)
-
-
-@dataclass(frozen=True)
-class IndexedFile:
-    """One file as it goes into the table: all of its chunks, each with its vector where there is one."""
-
-    found: FoundFile
-    content_hash: str
-    chunks: tuple[Chunk, ...]
-    vectors: tuple[Vector[float] | None, ...] = ()
-
-
-@dataclass(frozen=True)
-class KnownSource:
-    """What the table holds of one source."""
-
-    content_hash: str
-    chunks: int
-    modified: dt.datetime | None = None
+TRY_AGAIN = "See to the disk and its rights, then run it again: what was written stays, and the rest follows."
 
 
 def chunk_id(source: str, index: int) -> str:
@@ -2358,20 +2336,24 @@ def chunk_id(source: str, index: int) -> str:
     return hashlib.sha256(f"{source}\0{index}".encode()).hexdigest()[:32]
 
 
+def moment_of(file: FoundFile) -> dt.datetime:
+    """When a file was modified, within what a time stamp holds: file systems can hold other times."""
+    return dt.datetime.fromtimestamp(min(max(file.modified, 0.0), 253_402_300_799.0), dt.timezone.utc)
+
+
 def chunk_schema() -> pa.Schema:
     """The columns of a table of chunks without its vectors, and the mark by which it is known again."""
     import pyarrow as pa
 
     moment = pa.timestamp("us", tz="UTC")
-    kinds = {"chunk_index": pa.int32(), "modified_at": moment, "indexed_at": moment}
+    kinds = {"chunk_index": pa.int32(), "modified_at": moment, "indexed_at": moment, SIZE_COLUMN: pa.int64()}
     names = (
         *("id", "text", "title", "chunkSource", "file_name", "file_type", "chunk_index", "place", "extractor"),
-        *("content_hash", "modified_at", "indexed_at"),
+        *("content_hash", "modified_at", "indexed_at", SIZE_COLUMN),
     )
-    mark: dict[str | bytes, str | bytes] = {OWN_METADATA: compact_json({"version": __version__})}
-    about: dict[str, dict[str | bytes, str | bytes]] = {"chunkSource": {PATTERNS_METADATA: b"{}"}}
-    columns = [pa.field(name, kinds.get(name, pa.string()), metadata=about.get(name)) for name in names]
-    return pa.schema(columns, metadata=mark)
+    notes: dict[str, Any] = {"chunkSource": {PATTERNS_METADATA: b"{}"}}
+    columns = [pa.field(name, kinds.get(name, pa.string()), metadata=notes.get(name)) for name in names]
+    return pa.schema(columns, metadata={OWN_METADATA: compact_json({"version": __version__})})
 
 
 def vector_field(model: str, length: int) -> pa.Field[Any]:
@@ -2382,65 +2364,36 @@ def vector_field(model: str, length: int) -> pa.Field[Any]:
     return pa.field(VECTOR_COLUMN, pa.list_(pa.float32(), length), metadata=metadata)
 
 
-def _moment(seconds: float) -> dt.datetime:
-    """A time of the system, within what a time stamp holds: file systems can hold others."""
-    return dt.datetime.fromtimestamp(min(max(seconds, 0.0), 253_402_300_799.0), dt.timezone.utc)
-
-
-def _file_rows(file: IndexedFile, now: dt.datetime) -> Iterator[dict[str, Any]]:
-    source = file.found.source
-    vectors = file.vectors or (None,) * len(file.chunks)
-    for chunk, vector in zip(file.chunks, vectors, strict=True):
-        yield {
-            "id": chunk_id(source, chunk.index),
-            "text": chunk.text,
-            "title": chunk.title,
-            "chunkSource": source,
-            "file_name": source_name(file.found.path.name),
-            "file_type": source_name(file.found.path.suffix).lower(),
-            "chunk_index": chunk.index,
-            "place": chunk.place,
-            "extractor": chunk.extractor,
-            "content_hash": file.content_hash,
-            "modified_at": _moment(file.found.modified),
-            "indexed_at": now,
-            VECTOR_COLUMN: vector,
-        }
-
-
-def _in_sources(sources: Iterable[str]) -> str:
-    return f"chunkSource IN ({', '.join(map(quote_text, sources))})"
-
-
-def _schema_parts(schema: pa.Schema) -> dict[str, Any]:
-    """What a schema holds by its name in a sentence, with the type of each column."""
-    parts: dict[str, Any] = {f"the metadata {key.decode(errors='replace')}": "" for key in schema.metadata or {}}
-    for column in schema:
-        parts[f"the column {column.name}"] = (column.type, column.nullable)
-        of_column = f" of the column {column.name}"
-        parts |= {f"the metadata {key.decode(errors='replace')}{of_column}": "" for key in column.metadata or {}}
-    return parts
+def _metadata_names(schema: pa.Schema) -> set[str]:
+    holders = {"": schema} | {f" of the column {column.name}": column for column in schema}
+    return {f"the metadata {key.decode(errors='replace')}{of}" for of in holders for key in holders[of].metadata or ()}
 
 
 def check_own_table(name: str, schema: pa.Schema) -> None:
-    """Refuses a table to write to whose schema holds anything that `index` does not make: LanceDB acts on metadata."""
+    """Refuse a table to write to whose schema holds anything that `index` does not make: LanceDB acts on metadata."""
+    cause = f"was not made by `{PROGRAM} index`"
     if OWN_METADATA in (schema.metadata or {}):
         made = chunk_schema()
         if VECTOR_COLUMN in schema.names:
             made = made.append(vector_field("", getattr(schema.field(VECTOR_COLUMN).type, "list_size", 1)))
-        parts = _schema_parts(made)
-        # Earlier versions made less metadata.
-        held = {part: kind for part, kind in parts.items() if not kind} | _schema_parts(schema)
-        differing = [shorten(part, 80) for part in parts | held if parts.get(part) != held.get(part)]
+        # Earlier versions made less.
+        columns = {column.name for column in set(schema) ^ set(made)} - ({SIZE_COLUMN} - set(schema.names))
+        differing = {f"the column {column}" for column in columns} | _metadata_names(schema) - _metadata_names(made)
         if not differing:
             return
-        cause = f"differs from what `{PROGRAM} index` makes ({listed(differing)})"
-    else:
-        cause = f"was not made by `{PROGRAM} index`"
+        cause = f"differs from what `{PROGRAM} index` makes ({listed(shorten(part, 80) for part in sorted(differing))})"
     raise LancelotError(
         f"The table {one_line(name)} {cause}, so it is left as it is.",
         "Name another table with --table, or another folder with --path.",
     )
+
+
+def in_sources(sources: Iterable[str]) -> str:
+    """The condition that a row is of one of these sources."""
+    return f"chunkSource IN ({', '.join(map(quote_text, sources))})"
+
+
+_writing = engine_errors("write to the table", remedy=TRY_AGAIN)
 
 
 class ChunkTable:
@@ -2451,188 +2404,141 @@ class ChunkTable:
 
     @classmethod
     def open(cls, database: Path, name: str, *, create: bool) -> ChunkTable | None:
-        """The table of this name, made where it is not there and `create` says so; one of another program is refused."""
-        lancedb = load_lancedb()
-        if not create and not (database / f"{name}.lance").is_dir():
+        """Open the table of this name; where it is not there, make it if `create` says so, else return None."""
+        exists = any((database / f"{name}.lance" / "_versions").glob("*"))
+        if not exists and not create:
             return None
         with engine_errors(f"open the table {one_line(name)}"):
-            connection = lancedb.connect(database)
-            try:
-                table = connection.open_table(name)
-            except ValueError as error:
-                if any((database / f"{name}.lance" / "_versions").glob("*")):
-                    raise
-                if not create:
-                    return None
-                logger.debug("a new table: %s", error)
-                table = connection.create_table(name, schema=chunk_schema())
+            connection = load_lancedb().connect(database)
+            table = connection.open_table(name) if exists else connection.create_table(name, schema=chunk_schema())
         check_data_is_inside(database, name, table)
         check_own_table(name, table.schema)
         return cls(table)
 
+    def has(self, column: str) -> bool:
+        """Return whether the table has a column."""
+        return column in self._table.schema.names
+
     @property
     def model(self) -> str | None:
-        """The model of its vectors, None where it has none."""
+        """The model of its vectors, or None if it has none."""
         return embedding_model_of(self._table.schema, VECTOR_COLUMN)
 
     @property
     def length(self) -> int:
         """The length of its vectors, 0 where it has none."""
-        schema = self._table.schema
-        return schema.field(VECTOR_COLUMN).type.list_size if VECTOR_COLUMN in schema.names else 0
+        return self._table.schema.field(VECTOR_COLUMN).type.list_size if self.has(VECTOR_COLUMN) else 0
 
-    def known(self, root: Path | None = None) -> dict[str, KnownSource]:
-        """The sources below a folder that are in the table, or all of them."""
-        with engine_errors("read the table"):
-            rows = self._table.search().select(["chunkSource", "content_hash", "modified_at"]).to_arrow()
-        counted = rows.group_by(["chunkSource", "content_hash", "modified_at"]).aggregate([([], "count_all")])
-        below = is_below(root) if root else bool
-        return {
-            row["chunkSource"]: KnownSource(row["content_hash"], row["count_all"], row["modified_at"])
-            for row in counted.to_pylist()
-            if below(row["chunkSource"])
-        }
+    @engine_errors("read the table")
+    def rows(self, *columns: str, where: str | None = None) -> pa.Table:
+        """These columns of all rows, or of those that meet a condition."""
+        query = self._table.search().select(list(columns))
+        return cast("pa.Table", (query.where(where) if where else query).to_arrow())
+
+    @_writing
+    def add_column(self, column: pa.Field[Any]) -> None:
+        """Give the table an empty column, in the place of one of its name."""
+        import pyarrow as pa
+
+        if self.has(column.name):
+            self._table.drop_columns([column.name])
+        self._table.add_columns(pa.schema([column]))
 
     def patterns(self) -> dict[str, Any]:
         """The patterns of the last run over each folder."""
-        kept = (self._table.schema.field("chunkSource").metadata or {}).get(PATTERNS_METADATA, b"{}")
-        every = parse_json_object(kept.decode(errors="replace")) or {}
-        return {folder: patterns for folder, patterns in every.items() if isinstance(patterns, dict)}
+        noted = (self._table.schema.field("chunkSource").metadata or {}).get(PATTERNS_METADATA, b"")
+        return parse_json_object(noted.decode(errors="replace")) or {}
 
     def keep_patterns(self, folder: str, patterns: Mapping[str, Sequence[str]]) -> None:
-        """Notes the patterns of a folder for the runs to come; forgets them where there are none."""
-        kept = self.patterns()
-        wanted = {name: one for name, one in (kept | {folder: patterns}).items() if any(one.values())}
-        if wanted != kept:
-            change = {"path": "chunkSource", "metadata": {PATTERNS_METADATA.decode(): compact_json(wanted)}}
-            with engine_errors("write to the table", remedy=TRY_AGAIN):
-                self._table.update_field_metadata(change)
+        """Note the patterns of a folder for the runs to come; forget them where there are none."""
+        wanted = self.patterns() | {folder: patterns}
+        kept = {name: some for name, some in wanted.items() if any(some.values())}
+        self._set_metadata("chunkSource", PATTERNS_METADATA, compact_json(kept))
 
-    def replace(self, files: Sequence[IndexedFile]) -> None:
-        """Puts files in the place of what the table holds of them, in one commit."""
+    def set_complete(self, *, complete: bool) -> None:
+        """Note in the schema whether every row has its vector; readers cannot count at every search."""
+        if self.length:
+            self._set_metadata(VECTOR_COLUMN, COMPLETE_METADATA, "yes" if complete else "no")
+
+    @_writing
+    def _set_metadata(self, column: str, key: bytes, value: str) -> None:
+        if (self._table.schema.field(column).metadata or {}).get(key) != value.encode():
+            self._table.update_field_metadata({"path": column, "metadata": {key.decode(): value}})
+
+    def without_vector(self, column: str) -> list[str]:
+        """A column of the rows that have no vector."""
+        rows = self.rows(column, where=f"{VECTOR_COLUMN} IS NULL" if self.length else None)
+        return cast("list[str]", rows[column].to_pylist())
+
+    @_writing
+    def replace(self, files: Sequence[tuple[FoundFile, Extraction]], vectors: Mapping[str, Vector[float]]) -> None:
+        """Put files in the place of what the table holds of them, in one commit; `vectors` are those of their texts."""
         import pyarrow as pa
 
         now = dt.datetime.now(dt.timezone.utc)
-        rows = [row for file in files for row in _file_rows(file, now)]
-        with engine_errors("write to the table", remedy=TRY_AGAIN):
-            batch = pa.Table.from_pylist(rows, schema=self._table.schema)
-            merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-            gone = _in_sources(file.found.source for file in files)
-            merge.when_not_matched_by_source_delete(gone).execute(batch, on_bad_vectors="null")
+        rows = [
+            {
+                "id": chunk_id(file.source, chunk.index),
+                "text": chunk.text,
+                "title": chunk.title,
+                "chunkSource": file.source,
+                "file_name": source_name(file.path.name),
+                "file_type": source_name(file.path.suffix).lower(),
+                "chunk_index": chunk.index,
+                "place": chunk.place,
+                "extractor": chunk.extractor,
+                "content_hash": extraction.hash,
+                "modified_at": moment_of(file),
+                "indexed_at": now,
+                SIZE_COLUMN: file.size,
+                VECTOR_COLUMN: vectors.get(chunk.text),
+            }
+            for file, extraction in files
+            for chunk in extraction.chunks
+        ]
+        merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        merge = merge.when_not_matched_by_source_delete(in_sources(file.source for file, _ in files))
+        merge.execute(pa.Table.from_pylist(rows, schema=self._table.schema), on_bad_vectors="null")
 
-    def remove(self, sources: Sequence[str]) -> None:
-        """Takes sources out of the table."""
-        for some in groups(sources, SOURCES_IN_A_CONDITION):
-            with engine_errors("write to the table", remedy=TRY_AGAIN):
-                self._table.delete(_in_sources(some))
+    @_writing
+    def remove(self, sources: Iterable[str]) -> None:
+        """Take sources out of the table, in one commit."""
+        self._table.delete(in_sources(sources))
 
-    def set_modified(self, files: Mapping[FoundFile, int]) -> None:
-        """Notes new times of files whose content is the same, by their number of chunks, in one commit."""
+    @_writing
+    def update(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Set columns of the rows that are there, by their `id`, in one commit."""
         import pyarrow as pa
 
-        ids = [chunk_id(found.source, index) for found, chunks in files.items() for index in range(chunks)]
-        moments = [_moment(found.modified) for found, chunks in files.items() for _ in range(chunks)]
-        with engine_errors("write to the table", remedy=TRY_AGAIN):
-            rows = pa.table({"id": ids, "modified_at": pa.array(moments, self._table.schema.field("modified_at").type)})
-            self._table.merge_insert("id").when_matched_update_all().execute(rows)
+        schema = self._table.schema
+        rows = pa.table({name: pa.array(values, schema.field(name).type) for name, values in columns.items()})
+        self._table.merge_insert("id").when_matched_update_all().execute(rows)
 
-    def vectors_by_text(self, sources: Sequence[str]) -> dict[str, Vector[float]]:
-        """The vectors that these sources have, by the text that they were made of."""
-        if not self.length or not sources:
-            return {}
-        with engine_errors("read the table"):
-            query = self._table.search().where(f"{_in_sources(sources)} AND {VECTOR_COLUMN} IS NOT NULL")
-            rows = query.select(["text", VECTOR_COLUMN]).to_arrow().to_pylist()
-        return {row["text"]: array.array("f", row[VECTOR_COLUMN]) for row in rows}
-
-    def add_vectors(self, model: str, length: int) -> None:
-        """Gives the table an empty column of vectors, in the place of one of another model."""
-        import pyarrow as pa
-
-        with engine_errors("add the column of vectors", remedy=TRY_AGAIN):
-            if self.length:
-                self._table.drop_columns([VECTOR_COLUMN])
-            self._table.add_columns(pa.schema([vector_field(model, length)]))
-
-    def tell_complete(self, *, complete: bool) -> None:
-        """Notes in the schema whether every row has its vector; readers cannot count at every search."""
-        told = dict(self._table.schema.field(VECTOR_COLUMN).metadata or {}) if self.length else {}
-        wanted = "yes" if complete else "no"
-        if told and told.get(COMPLETE_METADATA) != wanted.encode():
-            change = {"path": VECTOR_COLUMN, "metadata": {COMPLETE_METADATA.decode(): wanted}}
-            with engine_errors("write to the table", remedy=TRY_AGAIN):
-                self._table.update_field_metadata(change)
-
-    def without_vector(self, most: int) -> list[tuple[str, str]]:
-        """Id and text of chunks whose vector is missing, `most` at most."""
-        with engine_errors("read the table"):
-            query = self._table.search().where(f"{VECTOR_COLUMN} IS NULL").select(["id", "text"]).limit(most)
-            return [(row["id"], row["text"]) for row in query.to_arrow().to_pylist()]
-
-    def sources_without_vector(self) -> list[str]:
-        """The source of each chunk that has no vector."""
-        with engine_errors("read the table"):
-            query = self._table.search().select(["chunkSource"])
-            rows = query.where(f"{VECTOR_COLUMN} IS NULL").to_arrow() if self.length else query.to_arrow()
-        return cast("list[str]", rows["chunkSource"].to_pylist())
-
-    def set_vectors(self, vectors: Mapping[str, Vector[float]]) -> None:
-        """Fills in vectors by the id of their chunk, in one commit."""
-        import pyarrow as pa
-
-        with engine_errors("write to the table", remedy=TRY_AGAIN):
-            kind = self._table.schema.field(VECTOR_COLUMN).type
-            rows = pa.table({"id": list(vectors), VECTOR_COLUMN: pa.array(list(vectors.values()), kind)})
-            self._table.merge_insert("id").when_matched_update_all().execute(rows)
-
+    @engine_errors("build the indexes", remedy=TRY_AGAIN)
     def make_indexes(self, language: str | None) -> None:
-        """Makes the indexes that are missing, brings the others up to date, and tidies the files up.
+        """Make the indexes that are missing, bring the others up to date, and tidy the files up.
 
         `language` is that of the stemming; None keeps the one that the table has, which is English at first.
         """
-        with engine_errors("build the indexes", remedy=TRY_AGAIN):
-            if not self._table.count_rows():
-                return
-            indexes = {index.columns[0]: read_index(index) for index in self._table.list_indices()}
-            self._index_values(indexes)
-            self._index_texts(indexes, language)
-            self._index_vectors(indexes)
-            if any(index.uncovered for index in map(read_index, self._table.list_indices())):
-                self._table.optimize()
+        from lancedb.index import FTS, Bitmap, BTree, IvfFlat
 
-    def _index_values(self, indexes: Mapping[str, Index]) -> None:
-        from lancedb.index import Bitmap, BTree
-
-        for kind, columns in ((BTree, BTREE_COLUMNS), (Bitmap, BITMAP_COLUMNS)):
-            for column in columns:
-                if column not in indexes:
-                    self._table.create_index(column, config=kind())
-
-    def _index_texts(self, indexes: Mapping[str, Index], language: str | None) -> None:
-        from lancedb.index import FTS
-
-        for column in ("text", "title"):
-            held = indexes[column].details.get("language", "English") if column in indexes else None
-            if held is None or language not in (None, held):
-                config = FTS(
-                    base_tokenizer="icu/split",
-                    language=language or "English",
-                    stem=True,
-                    lower_case=True,
-                    ascii_folding=True,
-                    remove_stop_words=False,
-                    max_token_length=128,
-                    with_position=True,
-                )
-                self._table.create_index(column, config=config, replace=True)
-
-    def _index_vectors(self, indexes: Mapping[str, Index]) -> None:
-        from lancedb.index import IvfFlat
-
-        if VECTOR_COLUMN in indexes or not self.length:
-            return
-        if self._table.count_rows(f"{VECTOR_COLUMN} IS NOT NULL") >= VECTOR_INDEX_ROWS:
-            self._table.create_index(VECTOR_COLUMN, config=IvfFlat(distance_type="cosine"))
+        rows = self._table.count_rows()
+        indexes = {index.columns[0]: read_index(index) for index in self._table.list_indices()}
+        # What filters and updates look up; of fewer rows a scan is as fast.
+        scalar = {"id": BTree, "chunkSource": BTree, "file_type": Bitmap} if rows >= SCALAR_INDEX_ROWS else {}
+        wanted: dict[str, Any] = {column: kind() for column, kind in scalar.items() if column not in indexes}
+        words: Any = {"base_tokenizer": "icu/split", "max_token_length": 128, "remove_stop_words": False}
+        for column in ("text", "title") if rows else ():
+            kept = indexes[column].details.get("language", "English") if column in indexes else None
+            if kept is None or language not in (None, kept):
+                wanted[column] = FTS(**words, with_position=True, language=language or "English")
+        vectors = self._table.count_rows(f"{VECTOR_COLUMN} IS NOT NULL") if self.length else 0
+        if vectors >= VECTOR_INDEX_ROWS and VECTOR_COLUMN not in indexes:
+            wanted[VECTOR_COLUMN] = IvfFlat(distance_type="cosine")
+        for column, config in wanted.items():
+            self._table.create_index(column, config=config)
+        if any(index.uncovered for index in map(read_index, self._table.list_indices())):
+            self._table.optimize()
 
 
 # ======================================================================================================================
@@ -2642,27 +2548,23 @@ class ChunkTable:
 # a table that can be searched and the next run goes on from there. A lock file keeps a second writer out.
 
 
-# --- one run
-
-
 LOCK_FILE = ".lancelot.lock"
 BATCH_CHUNKS = 1000
 BATCH_FILES = 200
 """Chunks and files that one commit takes in; a file is never divided, however many chunks it has."""
-EMBEDDED_AT_ONCE = 5000
-"""Chunks of a file above which it is written first and gets its vectors afterwards, to bound the memory."""
+MAX_FAILED_SHOWN = 200
 
 
 @dataclass(frozen=True)
 class IndexRequest:
-    """What a person asks to be indexed, into which table of which folder, and how."""
+    """What a person wants indexed, into which table of which folder, and how."""
 
     folder: Path
     database: Path
     table: str
     force: bool = False
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
     no_patterns: bool = False
     language: str | None = None
     dry_run: bool = False
@@ -2670,41 +2572,15 @@ class IndexRequest:
     within: Path | None = None
     """A folder that it must lie in, and not be hidden or ignored there, where a model asks instead of a person."""
 
-
-@dataclass(frozen=True)
-class IndexProgress:
-    """How far a run is: `done` of `total` files or, where it fills in vectors, chunks."""
-
-    doing: Literal["files", "vectors", "indexes"]
-    done: int
-    total: int
+    @property
+    def name(self) -> str:
+        """The folder's name for a sentence."""
+        return one_line(source_name(self.folder))
 
 
-@dataclass(frozen=True)
-class IndexSummary:
-    """What a run did. `unchanged` files were there already; `chunks` are those of the folder's files in the table.
-
-    `partial` says that not all of the folder could be looked at.
-    """
-
-    request: IndexRequest
-    new: int
-    updated: int
-    unchanged: int
-    removed: int
-    chunks: int
-    without_vector: int
-    ignored: Mapping[str, int]
-    failed: Mapping[str, str]
-    notes: tuple[str, ...]
-    seconds: float
-    stopped: bool = False
-    partial: bool = False
-
-
-def check_target(request: IndexRequest) -> None:
-    """LancelotError says what is wrong with the table or the database folder of a request."""
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", request.table) or request.table.startswith("."):
+def open_table(request: IndexRequest, *, create: bool = False) -> ChunkTable | None:
+    """The table of a request, or None if it is not there; LancelotError where there can be none of its name or place."""
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", request.table):
         raise LancelotError(
             f'"{one_line(request.table)}" cannot be the name of a table.',
             "Use letters of the English alphabet, digits, _, - and dots.",
@@ -2712,437 +2588,386 @@ def check_target(request: IndexRequest) -> None:
     for parent in (request.database, *request.database.parents):
         if parent.suffix == ".lance":
             raise LancelotError(f"{request.database} is inside a table.", f"Set the folder to {parent.parent}.")
+    return ChunkTable.open(request.database, request.table, create=create)
 
 
-def _held_of(request: IndexRequest) -> tuple[ChunkTable | None, dict[str, KnownSource]]:
-    """The table, and what it holds of the folder, which need not exist: by its name as given, else without its links."""
-    table = ChunkTable.open(request.database, request.table, create=False)
+Known = dict[str, dict[str, Any]]
+"""What a table holds of each source: `content_hash`, `modified_at`, SIZE_COLUMN where it has that, and `count_all` chunks."""
+
+
+def known_sources(table: ChunkTable | None) -> Known:
+    """What a table holds of all sources."""
+    if table is None:
+        return {}
+    columns = ["chunkSource", "content_hash", "modified_at", *([SIZE_COLUMN] if table.has(SIZE_COLUMN) else [])]
+    counted = table.rows(*columns).group_by(columns).aggregate([([], "count_all")])
+    return {row["chunkSource"]: row for row in counted.to_pylist()}
+
+
+def sources_below(known: Known, folder: str | Path) -> Known:
+    """What of it lies below a folder."""
+    below = is_below(Path(folder))
+    return {source: row for source, row in known.items() if below(source)}
+
+
+def count_chunks(known: Known) -> int:
+    """The number of chunks of these sources."""
+    return sum(row["count_all"] for row in known.values())
+
+
+def known_by_name(request: IndexRequest, table: ChunkTable | None) -> Known:
+    """What a table holds of a folder that need not exist."""
+    every = known_sources(table)
     # A folder that was moved may have left a link behind: what is meant is the old name.
-    names = (Path(resolve(request.folder)) for resolve in (os.path.abspath, os.path.realpath))
-    return table, next(filter(None, map(table.known, names)), {}) if table else {}
-
-
-def _no_folder(request: IndexRequest, reason: str) -> LancelotError:
-    """The error for a folder that cannot be opened; where the table holds files of it, it says how to take them out."""
-    shown, held = one_line(source_name(request.folder)), dict[str, KnownSource]()
-    with contextlib.suppress(LancelotError, ValueError):
-        held = _held_of(request)[1]
-    if held:
-        return LancelotError(
-            f"The folder {shown} cannot be opened ({reason}); the table {request.table} keeps {plural(len(held), 'file')} of it.",
-            f"If it was renamed or deleted, `{PROGRAM} index --forget {shown}` takes them out.",
-        )
-    return LancelotError(f"The folder {shown} cannot be opened ({reason}).", "Name a folder that exists.")
+    names = (resolve(request.folder) for resolve in (os.path.abspath, os.path.realpath))
+    return next(filter(None, (sources_below(every, name) for name in names)), {})
 
 
 def check_request(request: IndexRequest) -> IndexRequest:
     """The request with its folder resolved; LancelotError says what is wrong with it."""
-    check_target(request)
     try:
         folder = request.folder.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
-        raise _no_folder(request, reason_of(error)) from error
-    if not folder.is_dir():
-        raise LancelotError(f"{one_line(str(folder))} is no folder.", "Name the folder that it lies in.")
+        cause, remedy = f"The folder {request.name} cannot be opened ({reason_of(error)})", "Name a folder that exists."
+        with contextlib.suppress(LancelotError, ValueError):
+            if known := known_by_name(request, open_table(request)):
+                cause += f"; the table {request.table} keeps {plural(len(known), 'file')} of it"
+                remedy = f"If it was renamed or deleted, `{PROGRAM} index --forget {request.name}` takes them out."
+        raise LancelotError(f"{cause}.", remedy) from error
     if request.within and not folder.is_relative_to(request.within):
         raise LancelotError(
-            f"The folder {one_line(str(request.folder))} is not inside {one_line(str(request.within))}: a link leads out.",
+            f"The folder {request.name} is not inside {one_line(str(request.within))}: a link leads out.",
             "Name a folder inside by a path without links.",
         )
     return replace(request, folder=folder)
 
 
-@contextlib.contextmanager
-def write_lock(database: Path) -> Iterator[None]:
-    """Keeps other runs out of a database folder, which is made where it is not there; the system frees it with the process."""
+def write_lock(database: Path) -> contextlib.AbstractContextManager[Any]:
+    """Keep other runs out of a database folder, which is made where it is not there; the system frees it with the process."""
     import filelock
 
-    lock = filelock.FileLock(database / LOCK_FILE, timeout=0)
     try:
         database.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        return filelock.FileLock(database / LOCK_FILE, timeout=0).acquire()
     except filelock.Timeout as error:
-        raise LancelotError(
-            f"Another run of `{PROGRAM} index` is writing to {database}.", "Try again when it is done."
-        ) from error
+        cause = f"Another run of `{PROGRAM} index` is writing to {database}."
+        raise LancelotError(cause, "Try again when it is done.") from error
     except OSError as error:
-        raise LancelotError(
-            f"The database folder {database} cannot be written to ({reason_of(error)}).",
-            "Name another one with --path, or see to its rights and its disk.",
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
+        cause = f"The database folder {database} cannot be written to ({reason_of(error)})."
+        raise LancelotError(cause, "Name another one with --path, or see to its rights and its disk.") from error
 
 
 def forget_folder(request: IndexRequest) -> tuple[int, int]:
-    """Takes the files of a folder out of the table; returns how many files and chunks that were, or in a dry run would be."""
-    check_target(request)
-    table, held = _held_of(request)
-    if table is None or not held:
-        raise LancelotError(
-            f"The table {request.table} of {request.database} holds nothing of {one_line(source_name(request.folder))}.",
-            f"`{PROGRAM} files` lists what it holds.",
-        )
+    """Take the files of a folder out of the table; return how many files and chunks that were, or in a dry run would be."""
+    table = open_table(request)
+    known = known_by_name(request, table)
+    if table is None or not known:
+        cause = f"The table {request.table} of {request.database} holds nothing of {request.name}."
+        raise LancelotError(cause, f"`{PROGRAM} files` lists what it holds.")
     if not request.dry_run:
         with write_lock(request.database):
-            table.remove(list(held))
-            table.tell_complete(complete=not table.sources_without_vector())
-    return len(held), sum(source.chunks for source in held.values())
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one by the same name, such as the empty one that a disk was mounted on."""
-    with contextlib.suppress(OSError):
-        state = folder.stat()
-        return state.st_dev, state.st_ino
-    return None
+            table.remove(known)
+            table.set_complete(complete=not table.without_vector("id"))
+    return len(known), count_chunks(known)
 
 
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a file's content in hexadecimal."""
-    with open_regular(path) as file:
+    """The SHA-256 of a file's content in hexadecimal, "" where it cannot be read: the extractor says why."""
+    with contextlib.suppress(OSError, UnreadableError), open_regular(path) as file:
         return file_sum(file)
+    return ""
 
 
+@dataclass
 class IndexRun:
-    """One run over a folder: it compares, reads, cuts, embeds and writes, and can be stopped between two commits."""
+    """One run over a folder, which can be stopped between two commits, and what it did.
 
-    def __init__(
-        self,
-        request: IndexRequest,
-        *,
-        embedder: BulkEmbedder,
-        extractor: Extractor,
-        report: Callable[[IndexProgress], None] = lambda _progress: None,
-        stop: threading.Event | None = None,
-    ) -> None:
-        self._request = request
-        self._embedder = embedder
-        self._extractor = extractor
-        self._report = report
-        self._stop = stop or threading.Event()
-        self._held: dict[str, KnownSource] = {}
-        self._waiting: list[IndexedFile] = []
-        self._touched: dict[FoundFile, int] = {}
-        self._prepared = False
-        self._notes: list[str] = []
-        self._failed: dict[str, str] = {}
-        self._ignored: Counter[str] = Counter()
-        self._counts: Counter[str] = Counter()
+    `report` gets what is being done ("files", "vectors", "indexes"), how many are done, and of how many. `unchanged` files
+    were there already; `chunks` are those of the folder's files in the table; `partial` says that not all of the folder
+    could be looked at.
+    """
 
-    def run(self, *, confirm: Callable[[str], bool] = lambda _told: False) -> IndexSummary:
-        """Brings the table up to date with the folder; a dry run only finds out what that would be.
+    request: IndexRequest
+    embedder: BulkEmbedder
+    extractor: Extractor
+    report: Callable[[str, int, int], None] = lambda *_: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    new: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    chunks: int = 0
+    without_vector: int = 0
+    ignored: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    partial: bool = False
+    _known: Known = field(default_factory=dict)
+    _touched: list[tuple[FoundFile, int]] = field(default_factory=list)
+    _waiting: list[tuple[FoundFile, Extraction]] = field(default_factory=list)
 
-        `confirm` is told where more than half of the table would go, and says whether that is meant.
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before all was done."""
+        return self.stop.is_set()
+
+    def run(self, *, confirm: Callable[[str], bool] = lambda _message: False) -> IndexRun:
+        """Bring the table up to date with the folder; a dry run only finds out what that would be.
+
+        `confirm` gets a sentence where more than half of the table would go, and says whether that is meant.
         """
         started = time.monotonic()
-        request = self._request
-        before = _identity(request.folder)
         # What is refused is refused before anything is made in the folder.
-        table = ChunkTable.open(request.database, request.table, create=False)
-        patterns = self._patterns(table)
-        listing = self._find(**patterns)
-        with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
-            table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
-            every = table.known() if table else {}
-            below = is_below(request.folder)
-            self._held = {source: known for source, known in every.items() if below(source)}
-            self._check_not_empty(listing)
-            if table and not self._stop.is_set():
-                self._check_removal(every, listing, confirm)
-                if not request.dry_run:
-                    table.keep_patterns(source_name(request.folder), patterns)
-            self._take_all(table, listing)
-            if not self._stop.is_set():
-                self._finish(table)
-            missing = table.sources_without_vector() if table else []
-            if table and not (request.dry_run or self._stop.is_set()):
-                table.tell_complete(complete=not missing)
-            return self._summary(started, missing, partial=bool(listing.failed) or _identity(request.folder) != before)
+        patterns = self._patterns(open_table(self.request))
+        listing = self._list_files(patterns)
+        if not self.stopped:
+            with contextlib.nullcontext() if self.request.dry_run else write_lock(self.request.database):
+                self._update_table(patterns, listing, confirm)
+        if self.partial:
+            self.notes.append("Not all of the folder could be looked at: what the table holds of the rest stays.")
+        self.notes += self.embedder.notes
+        self.seconds = time.monotonic() - started
+        return self
 
     def _patterns(self, table: ChunkTable | None) -> dict[str, list[str]]:
         """The patterns that are asked for, else those of the folder's last run."""
-        request = self._request
-        patterns = {"include": list(request.include), "exclude": list(request.exclude)}
-        if table is None or request.no_patterns or any(patterns.values()):
+        patterns = {"include": list(self.request.include), "exclude": list(self.request.exclude)}
+        if table is None or self.request.no_patterns or any(patterns.values()):
             return patterns
-        kept = table.patterns().get(source_name(request.folder), {})
+        kept = table.patterns().get(source_name(self.request.folder), {})
         patterns = {name: list(map(str, kept.get(name, ()))) for name in patterns}
         if any(patterns.values()):
-            shown = listed(f"--{name} '{one_line(one)}'" for name, some in patterns.items() for one in some)
-            self._notes.append(
+            shown = listed(f"--{name} '{one_line(value)}'" for name, some in patterns.items() for value in some)
+            self.notes.append(
                 f"The patterns of the last run over this folder hold: {shown}. --no-patterns forgets them."
             )
         return patterns
 
-    def _find(self, *, include: Sequence[str], exclude: Sequence[str]) -> Listing:
-        """The files of the folder; LancelotError where a pattern leaves none, which is hardly meant."""
-        request = self._request
-        finder = FileFinder(request.folder, within=request.within, include=include, exclude=exclude, stop=self._stop)
-        listing = finder.find()
-        name = source_name(request.folder)
-        if name in listing.failed:
+    def _list_files(self, patterns: Mapping[str, Sequence[str]]) -> Listing:
+        """The files of the folder; LancelotError where it cannot be listed, or patterns leave none, which is hardly meant."""
+        request = self.request
+        listing = FileFinder(request.folder, within=request.within, stop=self.stop, **patterns).find()
+        if reason := listing.failed.get(source_name(request.folder)):
+            cause = f"{request.name} was not indexed, since {reason}."
+            raise LancelotError(cause, "See to its rights and its disk; what the table holds of it stays.")
+        if patterns["include"] and not listing.files and not self.stopped:
             raise LancelotError(
-                f"{one_line(name)} was not indexed, since {listing.failed[name]}.",
-                "See to its rights and its disk; what the table holds of it stays.",
-            )
-        if include and not listing.files and not self._stop.is_set():
-            raise LancelotError(
-                f"No file of {one_line(name)} matches {listed(include)}.",
+                f"No file of {request.name} matches {listed(patterns['include'])}.",
                 "Give --include a pattern as in .gitignore, such as '*.md', or --no-patterns; nothing was changed.",
             )
-        self._ignored.update(listing.ignored)
-        self._failed.update(listing.failed)
-        self._notes += listing.notes
+        self.ignored.update(listing.ignored)
+        self.failed.update(listing.failed)
+        self.notes += listing.notes
+        self.partial = bool(listing.failed)
         return listing
 
-    def _check_not_empty(self, listing: Listing) -> None:
-        """LancelotError where the folder has no file and the table has: a disk that is not there looks like that."""
-        request = self._request
-        if listing.files or request.force_empty or self._stop.is_set():
-            return
-        if not all(map(listing.may_hold, self._held)):
+    def _update_table(
+        self, patterns: Mapping[str, Sequence[str]], listing: Listing, confirm: Callable[[str], bool]
+    ) -> None:
+        request = self.request
+        table = open_table(request, create=not request.dry_run)
+        every = known_sources(table)
+        self._known = sources_below(every, request.folder)
+        self._check_removal(every, listing, confirm)
+        if request.dry_run:
+            table = None
+        if table:
+            table.keep_patterns(source_name(request.folder), patterns)
+            self._add_columns(table)
+        self._index_files(table, listing)
+        if table and not self.stopped:
+            self._note_times(table)
+            self._fill_in_vectors(table)
+            self.report("indexes", 0, 1)
+            table.make_indexes(request.language)
+        if table:
+            missing = table.without_vector("chunkSource")
+            table.set_complete(complete=not missing)
+            self.without_vector = sum(map(is_below(request.folder), missing))
+
+    def _gone(self, listing: Listing, kept: Collection[str]) -> Known:
+        here = {source for source in self._known if source in kept or listing.may_hold(source)}
+        return {source: row for source, row in self._known.items() if source not in here}
+
+    def _check_removal(self, every: Known, listing: Listing, confirm: Callable[[str], bool]) -> None:
+        """Refuse to take out all of a folder or more than half of the table, unless that is meant."""
+        request, all_chunks = self.request, count_chunks(every)
+        gone = self._gone(listing, {file.source for file in listing.files if file.size})
+        if not listing.files and gone and not request.force_empty:  # a disk that is not there looks like that
             raise LancelotError(
-                f"There is no file to index in {one_line(source_name(request.folder))}, and the table {request.table} holds "
-                f"{plural(len(self._held), 'file')} of it, which stay there.",
+                f"There is no file to index in {request.name}, and the table {request.table} holds "
+                f"{plural(len(self._known), 'file')} of it, which stay there.",
                 "See whether its disk is mounted; --force-empty takes them out.",
             )
 
-    def _check_removal(
-        self, every: Mapping[str, KnownSource], listing: Listing, confirm: Callable[[str], bool]
-    ) -> None:
-        """Refuses to take out more than half of the files or chunks of the table, unless that is confirmed."""
-        chunks = sum(known.chunks for known in every.values())
+        def is_most(sources: Known) -> bool:
+            return len(sources) * 2 > len(every) or count_chunks(sources) * 2 > all_chunks
 
-        def is_most(sources: Sequence[str]) -> bool:
-            return len(sources) * 2 > len(every) or sum(every[source].chunks for source in sources) * 2 > chunks
-
-        stays = {found.source for found in listing.files if found.size}
-        gone = [source for source in self._held if source not in stays and not listing.may_hold(source)]
         if is_most(gone):  # files that were renamed are not lost
-            new = {self._hash(found) for found in listing.files if found.source not in every}
-            gone = [source for source in gone if every[source].content_hash not in new]
-        if not listing.files or not is_most(gone):  # --force-empty says of an empty folder what it means
+            new = {hash_file(file.path) for file in listing.files if file.source not in every}
+            gone = {source: row for source, row in gone.items() if row["content_hash"] not in new}
+        if not listing.files or not is_most(gone):
             return
-        told = (
-            f"This run would take {len(gone):,} of {plural(len(every), 'file')} out of the table {self._request.table}, since "
-            f"they are gone from {one_line(source_name(self._request.folder))}, or left out by a pattern."
+        message = (
+            f"This run would take {len(gone):,} of {plural(len(every), 'file')} out of the table {request.table}, since "
+            f"they are gone from {request.name}, or left out by a pattern."
         )
-        if self._request.dry_run:
-            self._notes.append(f"{told} It asks first, or needs --yes.")
-        elif not confirm(told):
-            raise LancelotError(told, f"Nothing was changed; run `{PROGRAM} index` with --yes if that is meant.")
+        if request.dry_run:
+            self.notes.append(f"{message} It asks first, or needs --yes.")
+        elif not confirm(message):
+            raise LancelotError(message, f"Nothing was changed; run `{PROGRAM} index` with --yes if that is meant.")
 
-    def _take_all(self, table: ChunkTable | None, listing: Listing) -> None:
-        """Brings in every file that is new or changed, and takes out those that are gone."""
-        stays = set()
-        for position, found in enumerate(listing.files):
-            if self._stop.is_set():
-                break
-            self._report(IndexProgress("files", position, len(listing.files)))
-            if self._take(found):
-                stays.add(found.source)
-            if self._is_batch_full():
-                self._write(table)
-        self._write(table)
-        if not self._stop.is_set():
-            self._remove(table, [one for one in self._held if one not in stays and not listing.may_hold(one)])
-
-    def _take(self, found: FoundFile) -> bool:
-        """Reads one file if it is new or changed; whether it has a place in the table, or keeps the one it had."""
-        known = self._held.get(found.source)
-        if known and not self._request.force and known.content_hash == self._hash(found):
-            self._counts["unchanged"] += 1
-            if known.modified != _moment(found.modified):
-                self._touched[found] = known.chunks
-            return True
-        read = self._extractor.extract(found.path)
-        if read.ignored:
-            self._ignored[read.ignored] += 1
-        elif read.failed:
-            self._failed[found.source] = read.failed
-        else:
-            self._waiting.append(IndexedFile(found, read.hash, read.chunks))
-            self._failed |= {found.source: read.missing} if read.missing else {}
-        return not read.ignored
-
-    def _hash(self, found: FoundFile) -> str:
-        try:
-            return hash_file(found.path)
-        except (OSError, UnreadableError):
-            return ""  # the extractor says why
-
-    def _is_batch_full(self) -> bool:
-        return len(self._waiting) >= BATCH_FILES or sum(len(file.chunks) for file in self._waiting) >= BATCH_CHUNKS
-
-    def _write(self, table: ChunkTable | None) -> None:
-        """Writes the files that wait, in one commit."""
-        files, self._waiting = self._waiting, []
-        if files and table and not self._request.dry_run:
-            whole = self._with_vectors(table, files)
-            if not all(all(file.vectors) for file in whole):
-                table.tell_complete(complete=False)
-            table.replace(whole)
-        for file in files:
-            source = file.found.source
-            self._counts["updated" if source in self._held else "new"] += 1
-            self._held[source] = KnownSource(file.content_hash, len(file.chunks))
-
-    def _remove(self, table: ChunkTable | None, gone: Sequence[str]) -> None:
-        if table and not self._request.dry_run:
-            table.remove(gone)
-        self._counts["removed"] = len(gone)
-        for source in gone:
-            del self._held[source]
-
-    def _finish(self, table: ChunkTable | None) -> None:
-        """Fills in vectors that are missing, and brings the indexes up to date."""
-        if table is None or self._request.dry_run:
-            return
-        if self._touched:
-            table.set_modified(self._touched)
-        if self._can_embed(table):
-            self._fill_in_vectors(table)
-        self._report(IndexProgress("indexes", 0, 1))
-        table.make_indexes(self._request.language)
-
-    # Vectors.
-
-    def _can_embed(self, table: ChunkTable) -> bool:
-        """Whether chunks get vectors now; the table gets its column for them when that is so for the first time."""
-        if self._embedder.works and not self._prepared:
-            self._prepared = True
-            self._prepare_vectors(table)
-        return self._embedder.works
-
-    def _prepare_vectors(self, table: ChunkTable) -> None:
-        """Makes the column of vectors where there is none, or where all is done anew and the model gives others."""
-        wanted = self._embedder.model
-        if table.length and not self._request.force:
-            if wanted != table.model and self._embedder.is_named:
-                self._notes.append(
-                    f"The vectors are by {table.model}, which is used again; --force makes them by {wanted}."
+    def _add_columns(self, table: ChunkTable) -> None:
+        """Add the columns that are missing; by force the vectors of another model get a new one, too."""
+        model = self.embedder.model
+        if not table.has(SIZE_COLUMN):
+            table.add_column(chunk_schema().field(SIZE_COLUMN))
+        if table.length and not self.request.force:
+            if model != table.model and self.embedder.works and self.embedder.is_named:
+                self.notes.append(
+                    f"The vectors are by {table.model}, which is used again; --force makes them by {model}."
                 )
             return
-        length = self._embedder.length_of(wanted)
-        if length and (wanted, length) != (table.model, table.length):
-            table.add_vectors(wanted, length)
+        length = self.embedder.length_of(model) if self.embedder.works else 0
+        if length and (model, length) != (table.model, table.length):
+            table.add_column(vector_field(model, length))
 
-    def _with_vectors(self, table: ChunkTable, files: Sequence[IndexedFile]) -> list[IndexedFile]:
-        """The files with vectors; a text that the table has one for is not embedded again, unless all is done anew."""
-        embeds = self._can_embed(table)
-        now = [file for file in files if len(file.chunks) <= EMBEDDED_AT_ONCE or not embeds]
-        vectors = table.vectors_by_text([file.found.source for file in now if file.found.source in self._held])
-        texts = dict.fromkeys(chunk.text for file in now for chunk in file.chunks)
-        missing = [text for text in texts if self._request.force or text not in vectors] if embeds else []
-        vectors |= self._embed(table, missing)
-        return [replace(file, vectors=tuple(vectors.get(chunk.text) for chunk in file.chunks)) for file in files]
+    def _index_files(self, table: ChunkTable | None, listing: Listing) -> None:
+        """Bring in every file that is new or changed, and take out those that are gone."""
+        kept = set()
+        for position, file in enumerate(listing.files):
+            if self.stopped:
+                break
+            self.report("files", position, len(listing.files))
+            if self._is_unchanged(file) or self._read(file):
+                kept.add(file.source)
+            waiting = sum(len(extraction.chunks) for _, extraction in self._waiting)
+            if waiting >= BATCH_CHUNKS or len(self._waiting) >= BATCH_FILES:
+                self._write(table)
+        self._write(table)
+        gone = {} if self.stopped else self._gone(listing, kept)
+        if gone and table:
+            table.remove(gone)
+        self.removed = len(gone)
+        self.chunks += count_chunks(self._known) - count_chunks(gone)
 
-    def _embed(self, table: ChunkTable, texts: Sequence[str]) -> dict[str, Vector[float]]:
-        """The vector of each text that has one."""
-        if not texts:
-            return {}
-        vectors = self._embedder.embed(texts, model=table.model or self._embedder.model)
-        lengths = {len(one) for one in vectors if one} - {table.length}
-        if lengths:
-            told = (
-                f"{table.model} gives vectors of length {max(lengths)} now, and those of the table have {table.length}"
-            )
-            self._embedder.give_up(f"{told}; --force makes all of them anew.")
-        return {text: one for text, one in zip(texts, vectors, strict=True) if one and len(one) == table.length}
+    def _is_unchanged(self, file: FoundFile) -> bool:
+        """Whether the table holds the file as it is; where only its size or time differs, its content is compared."""
+        known = self._known.get(file.source)
+        if known is None or self.request.force:
+            return False
+        if (known["modified_at"], known.get(SIZE_COLUMN)) != (moment_of(file), file.size):
+            if known["content_hash"] != hash_file(file.path):
+                return False
+            self._touched.append((file, known["count_all"]))
+        self.unchanged += 1
+        return True
+
+    def _read(self, file: FoundFile) -> bool:
+        """Read a file to be written; return whether it has a place in the table, or keeps the one it had."""
+        extraction = self.extractor.extract(file.path)
+        if extraction.ignored:
+            self.ignored[extraction.ignored] += 1
+        elif extraction.failed:
+            self.failed[file.source] = extraction.failed
+        else:
+            known = self._known.get(file.source)
+            self.new += known is None
+            self.updated += known is not None
+            self.chunks += len(extraction.chunks) - (known["count_all"] if known else 0)
+            self.failed |= {file.source: extraction.missing} if extraction.missing else {}
+            self._waiting.append((file, extraction))
+        return not extraction.ignored
+
+    def _write(self, table: ChunkTable | None) -> None:
+        """Write the files that wait, in one commit, with the vectors that the table has for their texts."""
+        files, self._waiting = self._waiting, []
+        if not files or not table:
+            return
+        vectors, anew = {}, self.request.force and self.embedder.works
+        changed = [file.source for file, _ in files if file.source in self._known]
+        if changed and table.length and not anew:
+            where = f"{in_sources(changed)} AND {VECTOR_COLUMN} IS NOT NULL"
+            rows = table.rows("text", VECTOR_COLUMN, where=where).to_pylist()
+            vectors = {row["text"]: array.array("f", row[VECTOR_COLUMN]) for row in rows}
+        if any(chunk.text not in vectors for _, extraction in files for chunk in extraction.chunks):
+            table.set_complete(complete=False)
+        table.replace(files, vectors)
+
+    def _note_times(self, table: ChunkTable) -> None:
+        """Note the new times and sizes of files whose content is the same."""
+        rows = [(chunk_id(file.source, at), file) for file, chunks in self._touched for at in range(chunks)]
+        if rows:
+            times, sizes = [moment_of(file) for _, file in rows], [file.size for _, file in rows]
+            table.update({"id": [row for row, _ in rows], "modified_at": times, SIZE_COLUMN: sizes})
 
     def _fill_in_vectors(self, table: ChunkTable) -> None:
-        """Embeds the chunks that were written without a vector: before there was a key, or while a server failed."""
-        missing, refused = len(table.sources_without_vector()), set[str]()
-        filled = 0
-        while self._embedder.works and not self._stop.is_set():
-            rows = [row for row in table.without_vector(BATCH_CHUNKS + len(refused)) if row[0] not in refused]
-            if not rows:
+        """Embed the chunks that have no vector, also those of earlier runs: without a key, or while a server failed."""
+        missing = table.without_vector("id") if table.length else []
+        for start in range(0, len(missing), BATCH_CHUNKS):
+            if not self.embedder.works or self.stopped:
                 return
-            self._report(IndexProgress("vectors", filled, missing))
-            vectors = self._embed(table, list(dict.fromkeys(text for _, text in rows)))
-            refused |= {row for row, text in rows if text not in vectors}
-            if vectors:
-                table.set_vectors({row: vectors[text] for row, text in rows if text in vectors})
-            filled += len(rows)
+            self.report("vectors", start, len(missing))
+            ids = ", ".join(map(quote_text, missing[start : start + BATCH_CHUNKS]))
+            rows = table.rows("id", "text", where=f"id IN ({ids})").to_pylist()
+            vectors = self._embed(table, list(dict.fromkeys(row["text"] for row in rows)))
+            filled = {row["id"]: vectors[row["text"]] for row in rows if row["text"] in vectors}
+            if filled:
+                table.update({"id": list(filled), VECTOR_COLUMN: list(filled.values())})
 
-    def _summary(self, started: float, missing: Iterable[str], *, partial: bool) -> IndexSummary:
-        if partial:
-            self._notes.append("Not all of the folder could be looked at: what the table holds of the rest stays.")
-        return IndexSummary(
-            request=self._request,
-            new=self._counts["new"],
-            updated=self._counts["updated"],
-            unchanged=self._counts["unchanged"],
-            removed=self._counts["removed"],
-            chunks=sum(source.chunks for source in self._held.values()),
-            without_vector=sum(map(is_below(self._request.folder), missing)),
-            ignored=dict(self._ignored),
-            failed=dict(self._failed),
-            notes=(*self._notes, *self._embedder.notes),
-            seconds=time.monotonic() - started,
-            stopped=self._stop.is_set(),
-            partial=partial,
-        )
+    def _embed(self, table: ChunkTable, texts: Sequence[str]) -> dict[str, Vector[float]]:
+        """The vectors of texts, as far as they have one of the table's length."""
+        vectors = self.embedder.embed(texts, model=table.model or self.embedder.model)
+        lengths = {len(vector) for vector in vectors if vector} - {table.length}
+        if lengths:
+            self.embedder.give_up(
+                f"{table.model} gives vectors of length {max(lengths)} now, and those of the table have {table.length}; "
+                "--force makes all of them anew."
+            )
+        return {text: one for text, one in zip(texts, vectors, strict=True) if one and len(one) == table.length}
 
 
-# --- what a run did
-
-
-MAX_FAILED_SHOWN = 200
-
-
-def index_object(summary: IndexSummary) -> dict[str, Any]:
-    """The summary for a program or a model; at most MAX_FAILED_SHOWN of the files that failed are named."""
-    request = summary.request
+def index_object(run: IndexRun) -> dict[str, Any]:
+    """What a run did, for a program or a model; at most MAX_FAILED_SHOWN of the files that failed are named."""
     failed = [
         {"path": one_line(source), "reason": shorten(one_line(reason), 200)}
-        for source, reason in itertools.islice(sorted(summary.failed.items()), MAX_FAILED_SHOWN)
+        for source, reason in itertools.islice(sorted(run.failed.items()), MAX_FAILED_SHOWN)
     ]
     answer = {
-        "totalFiles": summary.new + summary.updated + summary.unchanged,
-        "newFiles": summary.new,
-        "updatedFiles": summary.updated,
-        "skippedFiles": summary.unchanged,
-        "removedFiles": summary.removed,
-        "ignoredFiles": sum(summary.ignored.values()),
-        "failedFiles": len(summary.failed),
-        "totalChunks": summary.chunks,
-        "chunksWithoutVector": summary.without_vector,
-        "durationSeconds": round(summary.seconds, 2),
-        "folder": source_name(request.folder),
-        "table": request.table,
-        "database": source_name(request.database),
-        "dryRun": request.dry_run,
-        "stopped": summary.stopped,
+        "totalFiles": run.new + run.updated + run.unchanged,
+        "newFiles": run.new,
+        "updatedFiles": run.updated,
+        "skippedFiles": run.unchanged,
+        "removedFiles": run.removed,
+        "ignoredFiles": run.ignored.total(),
+        "failedFiles": len(run.failed),
+        "totalChunks": run.chunks,
+        "chunksWithoutVector": run.without_vector,
+        "durationSeconds": round(run.seconds, 2),
+        "folder": source_name(run.request.folder),
+        "table": run.request.table,
+        "database": source_name(run.request.database),
+        "dryRun": run.request.dry_run,
+        "stopped": run.stopped,
     }
-    lists = {"ignored": dict(summary.ignored), "failed": failed, "notes": list(summary.notes)}
-    return answer | {name: value for name, value in lists.items() if value}
+    return answer | {k: v for k, v in (("ignored", run.ignored), ("failed", failed), ("notes", run.notes)) if v}
 
 
-def index_lines(summary: IndexSummary) -> str:
-    """The summary for a person: one line, then why files were left out, and each that could not be read."""
-    request = summary.request
-    did = "Would index" if request.dry_run else "Stopped indexing" if summary.stopped else "Indexed"
-    counts = {
-        "new": summary.new,
-        "updated": summary.updated,
-        "unchanged": summary.unchanged,
-        "removed": summary.removed,
-    }
-    total = plural(summary.new + summary.updated + summary.unchanged, "file")
-    places = f"{one_line(source_name(request.folder))} into the table {request.table} of {request.database}"
-    done = listed(f"{count:,} {word}" for word, count in counts.items())
-    lines = [f"{did} {places}: {total} ({done}), {plural(summary.chunks, 'chunk')} in {summary.seconds:.1f} s"]
-    if 0 < summary.without_vector < summary.chunks:
-        lines.append(f"without a vector: {plural(summary.without_vector, 'chunk')}")
-    if summary.ignored:
-        reasons = listed(f"{count:,} {reason}" for reason, count in sorted(summary.ignored.items()))
-        lines.append(f"left out: {reasons}")
-    lines += [f"note: {note}" for note in summary.notes]
-    lines += [f"not read: {one_line(source)}: {reason}" for source, reason in sorted(summary.failed.items())]
+def index_lines(run: IndexRun) -> str:
+    """What a run did, for a person: one line, then why files were left out, and each that could not be read."""
+    request = run.request
+    did = "Would index" if request.dry_run else "Stopped indexing" if run.stopped else "Indexed"
+    counts = f"{run.new:,} new, {run.updated:,} updated, {run.unchanged:,} unchanged, {run.removed:,} removed"
+    files = f"{plural(run.new + run.updated + run.unchanged, 'file')} ({counts})"
+    chunks = f"{plural(run.chunks, 'chunk')} in {run.seconds:.1f} s"
+    lines = [f"{did} {request.name} into the table {request.table} of {request.database}: {files}, {chunks}"]
+    if 0 < run.without_vector < run.chunks:
+        lines.append(f"without a vector: {plural(run.without_vector, 'chunk')}")
+    if run.ignored:
+        lines.append(f"left out: {listed(f'{count:,} {reason}' for reason, count in sorted(run.ignored.items()))}")
+    lines += [f"note: {note}" for note in run.notes]
+    lines += [f"not read: {one_line(source)}: {reason}" for source, reason in sorted(run.failed.items())]
     return "\n".join(lines)
 
 
@@ -3157,169 +2982,127 @@ REPORT_SECONDS = 0.25
 """Between two reports of progress to another program."""
 
 
-def _stop_at_signals(stop: threading.Event) -> None:
-    """Lets Ctrl-C and a polite end of the process stop a run between two commits; a second one ends it at once."""
+def _stop_event(*, at_end_of_input: bool) -> threading.Event:
+    """An event that Ctrl-C, a polite end of the process and, where wanted, the end of our input set.
+
+    A second signal ends the process at once. Our input ends when the program that started this closes it, or is gone.
+    """
+    stop = threading.Event()
 
     def handle(_signal: int, _frame: object) -> None:
         if stop.is_set():
             os._exit(130)
         stop.set()
 
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
-
-
-def _stop_at_end_of_input(stop: threading.Event) -> None:
-    """Stops a run when the program that started it closes our input, or is gone."""
-
     def wait() -> None:
         while os.read(0, 4096):
             pass
         stop.set()
 
-    threading.Thread(target=wait, daemon=True).start()
-
-
-class _Reporter:
-    """Tells another program how far a run is, in a line of JSON now and then."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-
-    def report(self, progress: IndexProgress) -> None:
-        if time.monotonic() - self._last >= REPORT_SECONDS:
-            self._last = time.monotonic()
-            say_json(compact_json({"doing": progress.doing, "done": progress.done, "total": progress.total}))
-            sys.stdout.flush()
-
-
-class _Bar:
-    """Shows a person at a terminal how far a run is: a bar for files, one for vectors."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-
-    def report(self, progress: IndexProgress) -> None:
-        import tqdm
-
-        if self._bar is None or self._bar.desc.rstrip(": ") != progress.doing:
-            self.close()
-            self._bar = tqdm.tqdm(desc=progress.doing, total=progress.total, file=sys.stderr, leave=False)
-        self._bar.update(progress.done - self._bar.n)
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+    if at_end_of_input:
+        threading.Thread(target=wait, daemon=True).start()
+    return stop
 
 
 def _index_request(session: Session) -> IndexRequest:
     options, settings = session.arguments, session.settings
     if settings.path is None:
-        raise LancelotError(
-            "No folder is set for the table.",
-            "Name one with --path, which is made where it is not there; or run `init`.",
-        )
+        raise LancelotError("No folder is set for the table.", "Name one with --path, or run `init`.")
     if is_address(settings.path):
         raise LancelotError(f"{shown_path(settings.path)} is no folder of this machine.", "Name one with --path.")
-    return IndexRequest(
-        Path(options.forget or options.folder).absolute(),
-        Path(settings.path).absolute(),
-        settings.table,
-        force=options.force,
-        include=tuple(options.include),
-        exclude=tuple(options.exclude),
-        no_patterns=options.no_patterns,
-        language=options.language,
-        dry_run=options.dry_run,
-        force_empty=options.force_empty,
-        within=options.within,
-    )
+    names = ("force", "include", "exclude", "no_patterns", "language", "dry_run", "force_empty", "within")
+    folder, database = Path(options.forget or options.folder).absolute(), Path(settings.path).absolute()
+    return IndexRequest(folder, database, settings.table, **{name: getattr(options, name) for name in names})
 
 
-def _confirm_removal(told: str) -> bool:
-    """Asks a person at a terminal, where Ctrl-C ends the run at once: nothing was written yet."""
+def _confirm_removal(message: str) -> bool:
+    """Ask a person at a terminal, where Ctrl-C ends the run at once: nothing was written yet."""
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)):
         return False
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return agrees(f"{told} Is that meant?")
+        return agrees(f"{message} Is that meant?")
     finally:
         signal.signal(signal.SIGINT, handler)
 
 
-def _index(session: Session, report: Callable[[IndexProgress], None]) -> IndexSummary:
-    request, stop = check_request(_index_request(session)), threading.Event()
-    _stop_at_signals(stop)
-    if session.arguments.report:
-        _stop_at_end_of_input(stop)
+def _index(session: Session, report: Callable[[str, int, int], None]) -> IndexRun:
+    options, request = session.arguments, check_request(_index_request(session))
+    stop = _stop_event(at_end_of_input=options.report)
     embedder = Embedder(session.settings)
-    if session.arguments.no_vectors:
+    if options.no_vectors:
         embedder = Embedder(load_settings({}, request.database), key=lambda _: KeyLookup(None))
-    confirm = (lambda _told: True) if session.arguments.yes else _confirm_removal
     with Extractor([*session.command, EXTRACT_COMMAND], environ=session.environ) as extractor:
-        run = IndexRun(
-            request, embedder=BulkEmbedder(embedder, stop=stop), extractor=extractor, report=report, stop=stop
-        )
-        return run.run(confirm=confirm)
+        run = IndexRun(request, BulkEmbedder(embedder, stop=stop), extractor, report, stop)
+        return run.run(confirm=(lambda _message: True) if options.yes else _confirm_removal)
 
 
-def _index_and_report(session: Session) -> int:
-    """Runs for another program: lines of JSON, the last one the summary or the reason why there is none."""
+def _index_for_program(session: Session) -> int:
+    """Print lines of JSON: progress now and then, and at the end what was done, or the reason why nothing was."""
+    last = 0.0
+
+    def report(doing: str, done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= REPORT_SECONDS:
+            last = time.monotonic()
+            say_json(compact_json({"doing": doing, "done": done, "total": total}))
+            sys.stdout.flush()
+
     try:
-        summary = _index(session, _Reporter().report)
+        say_json(compact_json(index_object(_index(session, report))))
     except LancelotError as error:
         say_json(compact_json({"error": str(error)}))
         return 1
-    say_json(compact_json(index_object(summary)))
     return 0
 
 
-def _forget_folder(session: Session) -> int:
+def _forget(session: Session) -> int:
     request = _index_request(session)
     files, chunks = forget_folder(request)
     folder, database = source_name(request.folder), source_name(request.database)
     counts = {"removedFiles": files, "removedChunks": chunks, "dryRun": request.dry_run}
     places = {"folder": folder, "table": request.table, "database": database}
-    did = "Would take" if request.dry_run else "Took"
-    print_answer(
-        session,
-        as_json=lambda: compact_json(counts | places),
-        as_lines=lambda: (
-            f"{did} {plural(files, 'file')} ({plural(chunks, 'chunk')}) of {one_line(folder)} out of the table "
-            f"{request.table} of {database}"
-        ),
+    line = (
+        f"{'Would take' if request.dry_run else 'Took'} {plural(files, 'file')} ({plural(chunks, 'chunk')}) of "
+        f"{request.name} out of the table {request.table} of {database}"
     )
+    print_answer(session, as_json=lambda: compact_json(counts | places), as_lines=lambda: line)
     return 0
 
 
 def command_index(session: Session) -> int:
-    """`index`: brings a table up to date with a folder of files; exit code 1 where not all of it could be looked at."""
+    """`index`: bring a table up to date with a folder of files; exit code 1 where not all of it could be looked at."""
     if session.arguments.report:
-        return _index_and_report(session)
+        return _index_for_program(session)
     for problem in session.settings.problems:
         say(f"{PROGRAM}: {problem}", to=sys.stderr)
     if session.arguments.forget:
-        return _forget_folder(session)
+        return _forget(session)
+    import tqdm
+
     at_terminal = sys.stderr is not None and sys.stderr.isatty()
-    bar = _Bar()
-    try:
-        summary = _index(session, bar.report if at_terminal else lambda _progress: None)
-    finally:
-        bar.close()
-    print_answer(session, as_json=lambda: compact_json(index_object(summary)), as_lines=lambda: index_lines(summary))
-    return 130 if summary.stopped else int(summary.partial)
+    with tqdm.tqdm(file=sys.stderr, leave=False, disable=not at_terminal) as bar:
+
+        def report(doing: str, done: int, total: int) -> None:
+            if bar.desc != f"{doing}: ":
+                bar.reset(total)
+                bar.set_description(doing)
+            bar.update(done - bar.n)
+
+        run = _index(session, report if at_terminal else lambda *_: None)
+    print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: index_lines(run))
+    return 130 if run.stopped else int(run.partial)
 
 
 def command_extract() -> int:
     """`extract`, which no person calls: the child process of an Extractor, until its input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
-    wire = take_stdio()
+    stdio = take_stdio()
     limit_extractor()
-    extract_files(wire.reader.buffer, wire.writer.buffer)
+    extract_files(stdio.reader.buffer, stdio.writer.buffer)
     return 0
-
-
-# --- options
 
 
 def _language(text: str) -> str:
@@ -3327,35 +3110,27 @@ def _language(text: str) -> str:
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "folder", nargs="?", metavar="FOLDER", type=type_of_option(read_path), help="the folder of files to index"
-    )
+    path, what = type_of_option(read_path), parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("folder", nargs="?", metavar="FOLDER", type=path, help="the folder of files to index")
     shown = "take what the table holds of this folder out of it, such as the old name of one that was renamed"
-    what.add_argument("--forget", metavar="OLD", type=type_of_option(read_path), help=shown)
-    parser.add_argument(
-        "--table", type=type_of_option(read_name), help="the table to make or bring up to date (LANCEDB_TABLE)"
-    )
-    parser.add_argument("--force", action="store_true", help="read every file anew, also those that did not change")
-    shown = "take every file out where the folder has none any more; without it they stay, since a disk may be missing"
-    parser.add_argument("--force-empty", action="store_true", help=shown)
+    what.add_argument("--forget", metavar="OLD", type=path, help=shown)
+    shown = "the table to make or bring up to date (LANCEDB_TABLE)"
+    parser.add_argument("--table", type=type_of_option(read_name), help=shown)
     for option, verb in (("--include", "take only"), ("--exclude", "leave out")):
         shown = f"{verb} the files that this pattern matches, as in .gitignore; may be given several times"
         parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=shown)
-    parser.add_argument(
-        "--no-patterns",
-        action="store_true",
-        help="forget the patterns of the runs before, which hold where none is given",
-    )
-    parser.add_argument(
-        "--yes", action="store_true", help="do not ask before more than half of the table is taken out of it"
-    )
     shown = f"the language whose word endings the full-text index knows (English): {', '.join(LANGUAGES)}"
     parser.add_argument("--language", type=type_of_option(_language), metavar="LANGUAGE", help=shown)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    parser.add_argument("--report", action="store_true", help=argparse.SUPPRESS)
-    # For `demo`, which looks for no key and asks no server whatever is set.
-    parser.add_argument("--no-vectors", action="store_true", help=argparse.SUPPRESS)
+    for option, shown in (
+        ("--force", "read every file anew, also those that did not change"),
+        ("--force-empty", "take every file out where the folder has none any more; its disk may be missing"),
+        ("--no-patterns", "forget the patterns of the runs before, which hold where none is given"),
+        ("--yes", "do not ask before more than half of the table is taken out of it"),
+        ("--dry-run", "only say what would be done"),
+        ("--report", argparse.SUPPRESS),
+        ("--no-vectors", argparse.SUPPRESS),  # for `demo`, which looks for no key and asks no server whatever is set
+    ):
+        parser.add_argument(option, action="store_true", help=shown)
     parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
 
 

@@ -144,12 +144,12 @@ def write_files(folder: Path, documents: list[dict[str, Any]], *, suffix: str) -
         Path(folder, f"{number}{suffix}").write_text(title + str(one["text"]), encoding="utf-8")
 
 
-def index_files(files: Path, database: Path) -> lancelot_index.IndexSummary:
+def index_files(files: Path, database: Path) -> lancelot_index.IndexRun:
     settings = lancelot.load_settings({}, database / "no settings")
     embedder = lancelot_index.BulkEmbedder(lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
     request = lancelot_index.check_request(lancelot_index.IndexRequest(files, database, "documents"))
     with lancelot_index.Extractor([sys.executable, str(PROJECT / "lancelot.py"), "extract"]) as extractor:
-        return lancelot_index.IndexRun(request, embedder=embedder, extractor=extractor).run()
+        return lancelot_index.IndexRun(request, embedder, extractor).run()
 
 
 def best_documents(searcher: lancelot.Searcher, query: str, ids: Sequence[str]) -> list[str]:

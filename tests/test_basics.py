@@ -467,7 +467,7 @@ embedder = lancelot_index.BulkEmbedder(lancelot.Embedder(lancelot.load_settings(
 request = lancelot_index.IndexRequest(folder / "docs", folder / "db", "documents")
 command = [sys.executable, lancelot.__file__, "extract"]
 with lancelot_index.Extractor(command) as extractor:
-    lancelot_index.IndexRun(request, embedder=embedder, extractor=extractor).run(confirm=lambda _: True)
+    lancelot_index.IndexRun(request, embedder, extractor).run(confirm=lambda _: True)
 settings = lancelot.load_settings({"LANCEDB_PATH": str(folder / "db")}, folder)
 page = lancelot.Searcher(settings).search(lancelot.SearchRequest("zebra", limit=3, search_type="text"))
 print([hit.text for hit in page.hits])

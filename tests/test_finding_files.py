@@ -405,8 +405,7 @@ def test_a_folder_that_became_a_link_since_it_was_found_gives_nothing_from_outsi
     assert [file.path.name for file in listing.files] == ["b.md"]
     assert list(listing.failed) == [str(root / "a")]
     assert lancelot_index.extract_file(os.fsencode(seen)).failed.startswith("cannot be opened")
-    with pytest.raises(OSError, match=r"directory|links"):
-        lancelot_index.hash_file(seen)
+    assert lancelot_index.hash_file(seen) == ""
 
 
 def test_a_file_that_became_a_link_or_a_pipe_is_not_read(make_files: Callable[..., Path], tmp_path: Path) -> None:
@@ -416,10 +415,8 @@ def test_a_file_that_became_a_link_or_a_pipe_is_not_read(make_files: Callable[..
     os.mkfifo(root / "pipe.txt")
     assert lancelot_index.extract_file(os.fsencode(root / "link.txt")).failed.startswith("cannot be opened")
     assert lancelot_index.extract_file(os.fsencode(root / "pipe.txt")).failed == "is not a regular file"
-    with pytest.raises(OSError, match="links"):
-        lancelot_index.hash_file(root / "link.txt")
-    with pytest.raises(lancelot_index.UnreadableError):
-        lancelot_index.hash_file(root / "pipe.txt")
+    assert lancelot_index.hash_file(root / "link.txt") == ""
+    assert lancelot_index.hash_file(root / "pipe.txt") == ""
 
 
 # A folder below one that a model may index

@@ -50,25 +50,21 @@ def extractor() -> Iterator[lancelot_index.Extractor]:
 @pytest.fixture
 def index(
     tmp_path: Path, extractor: lancelot_index.Extractor, make_settings: Callable[..., lancelot.Settings]
-) -> Callable[..., lancelot_index.IndexSummary]:
+) -> Callable[..., lancelot_index.IndexRun]:
     """Runs over a folder into `db`: `index(folder, force=True, OPENAI_BASE_URL=…)`."""
 
-    def run(
-        folder: Path, *, stop: threading.Event | None = None, yes: bool = False, **options: Any
-    ) -> lancelot_index.IndexSummary:
+    def run(folder: Path, *, yes: bool = False, **options: Any) -> lancelot_index.IndexRun:
         variables = {name: options.pop(name) for name in list(options) if name.isupper()}
         embedder = lancelot.Embedder(make_settings(**variables), key=lambda _: lancelot.KeyLookup(None))
         request = lancelot_index.IndexRequest(folder, tmp_path / "db", **{"table": "documents", **options})
-        bulk = lancelot_index.BulkEmbedder(embedder, stop=stop)
-        started = lancelot_index.IndexRun(
-            lancelot_index.check_request(request), embedder=bulk, extractor=extractor, stop=stop
-        )
-        return started.run(confirm=lambda _told: yes)
+        bulk = lancelot_index.BulkEmbedder(embedder)
+        started = lancelot_index.IndexRun(lancelot_index.check_request(request), bulk, extractor)
+        return started.run(confirm=lambda _message: yes)
 
     return run
 
 
-Index = Callable[..., lancelot_index.IndexSummary]
+Index = Callable[..., lancelot_index.IndexRun]
 
 
 def open_table(tmp_path: Path, name: str = "documents") -> Any:
@@ -81,7 +77,7 @@ def rows(tmp_path: Path, *, without: tuple[str, ...] = ("indexed_at",)) -> list[
     return sorted(every, key=lambda row: row["id"])
 
 
-def counts(summary: lancelot_index.IndexSummary) -> tuple[int, int, int, int]:
+def counts(summary: lancelot_index.IndexRun) -> tuple[int, int, int, int]:
     return summary.new, summary.updated, summary.unchanged, summary.removed
 
 
@@ -120,6 +116,7 @@ def test_every_column_of_a_row_tells_where_it_is_from(files: Path, index: Index,
         "extractor": "text",
         "content_hash": lancelot_index.hash_file(files / "notes" / "plan.txt"),
         "modified_at": dt.datetime.fromtimestamp(1_700_000_000, dt.timezone.utc),
+        "file_size": 28,
     }
 
 
@@ -139,6 +136,30 @@ def test_a_touched_file_is_not_a_changed_one_and_its_time_is_noted(files: Path, 
     version = open_table(tmp_path).version
     index(files)
     assert open_table(tmp_path).version == version
+
+
+def test_a_file_of_the_size_and_time_that_are_known_is_not_read_unless_by_force(
+    files: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(files)
+    path = files / "notes" / "plan.txt"
+    before = path.stat()
+    path.write_text("Buy black tea and a kettle.\n", encoding="utf-8")
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with monkeypatch.context() as patch:
+        patch.setattr(lancelot_index, "open_regular", None)
+        assert counts(index(files)) == (0, 0, 3, 0)
+    assert counts(index(files, force=True)) == (0, 3, 0, 0)
+
+
+def test_an_edit_that_keeps_the_time_is_seen_by_the_size(files: Path, index: Index) -> None:
+    index(files)
+    path = files / "notes" / "plan.txt"
+    before = path.stat()
+    path.write_text("Buy tea.\n", encoding="utf-8")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert counts(index(files)) == (0, 1, 2, 0)
 
 
 def test_a_folder_whose_table_is_refused_gets_no_lock_file(files: Path, index: Index, tmp_path: Path) -> None:
@@ -175,7 +196,7 @@ def test_patterns_hold_for_later_runs_over_the_folder_until_they_are_replaced_or
     def names() -> set[str]:
         return {row["file_name"] for row in rows(tmp_path)}
 
-    def note(summary: lancelot_index.IndexSummary) -> str:
+    def note(summary: lancelot_index.IndexRun) -> str:
         return "".join(note for note in summary.notes if "patterns" in note)
 
     assert not note(index(files, include=("*.md", "*.py"), exclude=("old's/",)))
@@ -333,7 +354,7 @@ def test_the_summary_has_the_fields_that_programs_look_for(files: Path, index: I
 def test_thousands_of_failures_stay_a_short_answer(files: Path, index: Index) -> None:
     summary = index(files)
     failed = {f"/very/long/{'x' * 200}/{number}": "reason " * 100 for number in range(5000)}
-    answer = lancelot_index.index_object(lancelot.replace(summary, failed=failed))
+    answer = lancelot_index.index_object(dataclasses.replace(summary, failed=failed))
     assert answer["failedFiles"] == 5000
     assert len(lancelot.compact_json(answer).encode()) < lancelot.MAX_ANSWER_BYTES
 
@@ -426,7 +447,7 @@ def test_an_emptied_folder_with_a_part_that_cannot_be_listed_keeps_all(
     assert {row["file_name"] for row in rows(tmp_path)} == {"plan.txt", "brew.py"}
 
 
-def test_a_folder_that_goes_away_while_it_is_read_is_told(
+def test_files_that_go_away_while_a_run_reads_are_named_and_keep_what_the_table_has(
     files: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(files)
@@ -440,8 +461,8 @@ def test_a_folder_that_goes_away_while_it_is_read_is_told(
         return listing
 
     monkeypatch.setattr(lancelot_index.FileFinder, "find", find_and_lose)
-    summary = index(files)
-    assert (counts(summary), len(summary.failed), summary.partial) == ((0, 0, 0, 0), 3, True)
+    summary = index(files, force=True)
+    assert (counts(summary), len(summary.failed)) == ((0, 0, 0, 0), 3)
     assert rows(tmp_path) == before
 
 
@@ -562,8 +583,25 @@ def test_a_table_of_an_earlier_version_is_brought_up_to_date(
     metadata = {"embedding_model": "m", "embedding_length": "8"}
     vectors = [pa.field("vector", pa.list_(pa.float32(), length), metadata=metadata)] if length else []
     mark: dict[bytes | str, bytes | str] = {b"lancelot": b'{"version":"0.0.9"}'}
-    prepared_table(tmp_path, pa.schema([*OWN, *vectors], metadata=mark))
+    columns = [column.with_metadata(None) for column in OWN if column.name != "file_size"]
+    prepared_table(tmp_path, pa.schema([*columns, *vectors], metadata=mark))
     assert counts(index(files)) == (3, 0, 0, 0)
+
+
+def test_files_in_a_table_without_their_sizes_are_compared_by_content_once(
+    files: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(files)
+    before = rows(tmp_path)
+    open_table(tmp_path).drop_columns(["file_size"])
+    assert counts(index(files, dry_run=True)) == (0, 0, 3, 0)
+    assert "file_size" not in open_table(tmp_path).schema.names
+    assert counts(index(files)) == (0, 0, 3, 0)
+    assert rows(tmp_path) == before
+    monkeypatch.setattr(lancelot_index, "open_regular", None)
+    version = open_table(tmp_path).version
+    assert counts(index(files)) == (0, 0, 3, 0)
+    assert open_table(tmp_path).version == version
 
 
 def test_no_embedding_function_of_a_table_is_run_by_a_write(files: Path, index: Index, tmp_path: Path) -> None:
@@ -575,7 +613,7 @@ def test_no_embedding_function_of_a_table_is_run_by_a_write(files: Path, index: 
     found = lancelot_index.FoundFile(files / "guide.md", "guide.md", 1, 1.0)
     chunk = lancelot_index.Chunk("words", "", "", 0, "text")
     with pytest.raises(KeyError, match="openai"):
-        lancelot_index.ChunkTable(table).replace([lancelot_index.IndexedFile(found, "", (chunk,))])
+        lancelot_index.ChunkTable(table).replace([(found, lancelot_index.Extraction((chunk,)))], {})
     assert table.count_rows() == 0
 
 
@@ -595,11 +633,18 @@ def test_every_option_of_the_full_text_indexes_is_set(files: Path, index: Index,
         assert details["max_token_length"] == 128
         assert details["remove_stop_words"] is False
         assert all(details[name] for name in ("stem", "lower_case", "ascii_folding", "with_position"))
-    kinds = {column: found.index_type for column, found in indexes.items() if column not in ("text", "title")}
-    assert kinds == dict.fromkeys(lancelot_index.BTREE_COLUMNS, "BTree") | dict.fromkeys(
-        lancelot_index.BITMAP_COLUMNS, "Bitmap"
-    )
+    assert indexes.keys() == {"text", "title"}
     assert all(found.num_unindexed_rows == 0 for found in indexes.values())
+
+
+def test_a_large_table_gets_indexes_of_the_columns_that_filters_and_updates_use(
+    files: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot_index, "SCALAR_INDEX_ROWS", 4)
+    index(files)
+    kinds = {found.columns[0]: found.index_type for found in open_table(tmp_path).list_indices()}
+    assert kinds.items() >= {"id": "BTree", "chunkSource": "BTree", "file_type": "Bitmap"}.items()
+    assert len(kinds) == 5
 
 
 def test_a_language_is_kept_until_another_one_is_named(files: Path, index: Index, tmp_path: Path) -> None:
@@ -622,7 +667,9 @@ def test_a_name_that_is_none_for_a_table_is_refused(name: str, files: Path, inde
         index(files, table=name)
 
 
-@pytest.mark.parametrize(("name", "words"), [("missing", "cannot be opened"), ("files/guide.md", "is no folder")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("missing", "cannot be opened"), ("files/guide.md", r"cannot be listed \(Not a directory\)")]
+)
 def test_a_folder_that_is_none_is_refused(name: str, words: str, files: Path, index: Index, tmp_path: Path) -> None:
     with pytest.raises(lancelot.LancelotError, match=words):
         index(tmp_path / name)
@@ -764,7 +811,7 @@ def test_by_force_another_model_takes_the_place_of_the_one_before(
     index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="first")
     index(other, OPENAI_BASE_URL=url, EMBEDDING_MODEL="first")
     summary = index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="second")
-    assert summary.notes == ("The vectors are by first, which is used again; --force makes them by second.",)
+    assert summary.notes == ["The vectors are by first, which is used again; --force makes them by second."]
     assert open_table(tmp_path).schema.field("vector").metadata[b"embedding_model"] == b"first"
     summary = index(files, OPENAI_BASE_URL=url, EMBEDDING_MODEL="second", force=True)
     assert open_table(tmp_path).schema.field("vector").metadata[b"embedding_model"] == b"second"
