@@ -7160,37 +7160,22 @@ def command_of_other_module(session: Session) -> int:
     return code
 
 
-COMMANDS: Mapping[str, Callable[[Session], int]] = {
-    "init": command_of_other_module,
-    "index": command_of_other_module,
-    "search": command_tool,
-    "query": command_tool,
-    "ask": command_tool,
-    "read": command_tool,
-    "files": command_tool,
-    "status": command_status,
-    "doctor": command_of_other_module,
-    "version": command_version,
-    "verify": command_of_other_module,
-    "cache": command_of_other_module,
-    "demo": command_of_other_module,
+COMMANDS: Mapping[str, tuple[Callable[[Session], int], str]] = {
+    "init": (command_of_other_module, "set up: folder, key, and what to put into a client"),
+    "index": (command_of_other_module, "make a table from a folder of files, or bring it up to date"),
+    "search": (command_tool, "search a table"),
+    "query": (command_tool, "context for a question, as a model gets it"),
+    "ask": (command_tool, "an answer from a chat model, with its sources"),
+    "read": (command_tool, "one chunk whole, with its neighbours"),
+    "files": (command_tool, "the sources in a table, with their chunks"),
+    "status": (command_status, "folder, tables, embeddings, settings that are wrong"),
+    "doctor": (command_of_other_module, "check everything, also the embeddings and a session with the server"),
+    "version": (command_version, "the version; with --json the protocol and what is enabled"),
+    "verify": (command_of_other_module, "compare the archive and what it unpacked with the record inside"),
+    "cache": (command_of_other_module, "what was unpacked, by which version"),
+    "demo": (command_of_other_module, "index the documentation, serve it, and show what a client sees"),
 }
-
-COMMAND_HELP: Mapping[str, str] = {
-    "init": "set up: folder, key, and what to put into a client",
-    "index": "make a table from a folder of files, or bring it up to date",
-    "search": "search a table",
-    "query": "context for a question, as a model gets it",
-    "ask": "an answer from a chat model, with its sources",
-    "read": "one chunk whole, with its neighbours",
-    "files": "the sources in a table, with their chunks",
-    "status": "folder, tables, embeddings, settings that are wrong",
-    "doctor": "check everything, also the embeddings and a session with the server",
-    "version": "the version; with --json the protocol and what is enabled",
-    "verify": "compare the archive and what it unpacked with the record inside",
-    "cache": "what was unpacked, by which version",
-    "demo": "index the documentation, serve it, and show what a client sees",
-}
+"""What each command runs, and its help."""
 
 SHORT_OPTIONS = {"searchType": "--type", "contextBudget": "--budget", "fileType": "--type"}
 
@@ -7248,8 +7233,8 @@ def build_parser(given: str = "") -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", title="commands")
-    for name, run in COMMANDS.items():
-        command = commands.add_parser(name, help=COMMAND_HELP[name])
+    for name, (run, shown) in COMMANDS.items():
+        command = commands.add_parser(name, help=shown)
         if run is command_tool:
             add_tool_options(command, tool_of(name))
         elif name == "status":
@@ -7275,10 +7260,10 @@ def run_command(words: Sequence[str]) -> int:
     try:
         given = next((word for word in words if not word.startswith("-")), "")
         session = Session(build_parser(given).parse_args(words), environ, own_command(sys.argv[0]))
-        run = COMMANDS.get(session.arguments.command or "", command_serve)
-        if run is not command_serve:
-            start_logging("warn")
-        return run(session)
+        if session.arguments.command is None:
+            return command_serve(session)
+        start_logging("warn")
+        return COMMANDS[session.arguments.command][0](session)
     finally:
         if sys.stdout is not None:
             sys.stdout.flush()  # here, so that a reader of our output that left is noticed by `main`

@@ -210,7 +210,7 @@ def test_a_log_and_a_defect_are_cleaned_too(run: Run, monkeypatch: pytest.Monkey
         lancelot.logger.error("lost %s", HOSTILE)
         raise RuntimeError(HOSTILE)
 
-    monkeypatch.setitem(lancelot.COMMANDS, "files", fail)
+    monkeypatch.setitem(lancelot.COMMANDS, "files", (fail, ""))
     ended = run("files")
     assert ended.code == 3
     assert ended.err.count("]0;title") == 2
@@ -395,7 +395,7 @@ def test_a_defect_ends_with_3_and_the_log_says_where(run: Run, monkeypatch: pyte
         message = "a cog fell out"
         raise RuntimeError(message)
 
-    monkeypatch.setitem(lancelot.COMMANDS, "status", break_down)  # type: ignore[misc]
+    monkeypatch.setitem(lancelot.COMMANDS, "status", (break_down, ""))  # type: ignore[misc]
     ended = run("status")
     assert (ended.code, ended.out) == (3, "")
     assert "break_down" in ended.err
@@ -407,7 +407,7 @@ def test_an_interrupt_ends_with_130_and_says_nothing(run: Run, monkeypatch: pyte
     def interrupt(_session: lancelot.Session) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(lancelot.COMMANDS, "status", interrupt)  # type: ignore[misc]
+    monkeypatch.setitem(lancelot.COMMANDS, "status", (interrupt, ""))  # type: ignore[misc]
     assert run("status") == Ended(130, "", "")
 
 
