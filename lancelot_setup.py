@@ -114,7 +114,7 @@ from lancelot import (
 # ======================================================================================================================
 # What other programs need to start the server, the files that they read it from, and where they keep a folder that it can
 # read. Commands are absolute, since clients start servers from anywhere with any PATH. A file of another program is edited
-# in place: whatever is not our entry stays as it is, byte for byte, and a file that cannot be read is left alone.
+# in place: whatever is not our entry stays as it is, and a file that cannot be read is left alone.
 
 
 UNPACK_FOLDER = "SHIV_ROOT"
@@ -122,24 +122,24 @@ UNPACK_FOLDER = "SHIV_ROOT"
 
 
 def start_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a client must set for the server besides its command."""
+    """Return what a client must set for the server besides its command."""
     folder = environ.get(UNPACK_FOLDER)
     return {UNPACK_FOLDER: os.path.abspath(os.path.expanduser(folder))} if folder else {}  # noqa: PTH100, PTH111 - never raise
 
 
 def server_entry(command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    """The entry that makes most clients start the server."""
+    """Return the entry that makes most clients start the server."""
     entry: dict[str, Any] = {"command": command[0], "args": list(command[1:])}
     return entry | ({"env": dict(variables)} if variables else {})
 
 
 def client_entry(command: Sequence[str], variables: Mapping[str, str]) -> str:
-    """The `mcpServers` file that most clients take, as JSON."""
+    """Return the `mcpServers` file that most clients take, as JSON."""
     return json.dumps({"mcpServers": {PROGRAM: server_entry(command, variables)}}, indent=2, ensure_ascii=False)
 
 
 def claude_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
-    """The line that adds the server to Claude Code; `--transport` stands between the variables and the name."""
+    """Return the line that adds the server to Claude Code; `--transport` ends the variables, which take many values."""
     import shlex
     import subprocess
 
@@ -148,102 +148,35 @@ def claude_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
-def anythingllm_folder(environ: Mapping[str, str]) -> Path | None:
-    """The LanceDB folder of AnythingLLM on this machine, None where there is none with tables."""
-    home = Path(environ.get("USERPROFILE" if os.name == "nt" else "HOME") or home_folder())
-    roots = [
-        Path(environ.get("XDG_CONFIG_HOME") or home / ".config"),
-        home / ".config",
-        home / "Library" / "Application Support",
-        Path(environ.get("APPDATA") or home / "AppData" / "Roaming"),
-    ]
-    storages = [Path(environ["STORAGE_DIR"])] if environ.get("STORAGE_DIR") else []
-    storages += [root / "anythingllm-desktop" / "storage" for root in roots]
-    return next((storage / "lancedb" for storage in storages if holds_tables(storage / "lancedb")), None)
+# --- formats: the text of a file with an entry added, replaced or taken out
 
 
-# --- JSON, edited in place
-
-
-#
-# Clients keep comments, an order and a layout that their users chose, so nothing is written anew: an edit is a cut or an
-# insertion at offsets. No package is taken for it, since those that know comments re-serialise what they read.
 _JSON_COMMENT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|//[^\r\n]*|/\*.*?\*/', re.DOTALL)
 _JSON_LAST_COMMA = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
-_JSON_SPACE = re.compile(r"[ \t\r\n]*")
+_JSON_KEY = re.compile(r'[ \t\r\n,]*("[^"\\]*(?:\\.[^"\\]*)*")[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 _SPACES = " \t\r\n"
 
 
-def _blanked(match: re.Match[str]) -> str:
-    found = match.group()
-    return found if found.startswith('"') else re.sub(r"[^\r\n]", " ", found)
-
-
-def _without_comments(text: str) -> str:
-    return _JSON_COMMENT.sub(_blanked, text)
+def _blanked(pattern: re.Pattern[str], text: str) -> str:
+    """Return the text with spaces for what matches outside of strings; every offset stays."""
+    return pattern.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\r\n]", " ", match[0]), text)
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _json_data(plain: str) -> dict[str, Any]:
-    """The object that a text holds, {} for a blank one; ValueError says what is wrong with it."""
-    if not plain.strip(_SPACES):
-        return {}
-    try:
-        value = json.loads(plain, parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not isinstance(value, dict):
-        raise ValueError("it holds no JSON object")  # noqa: TRY004 - the file's fault, like the others
-    return value
-
-
-@dataclass(frozen=True)
-class JsonMember:
-    """Where a member of an object stands: its name, and the offsets of its key, its value and its end."""
-
-    key: str
-    start: int
-    value: int
-    end: int
-
-
-@dataclass(frozen=True)
-class JsonObject:
-    """Where an object stands: the offsets of its braces, and its members."""
-
-    start: int
-    close: int
-    members: tuple[JsonMember, ...]
-
-    def member(self, key: str) -> JsonMember | None:
-        """The member of this name; ValueError where there are two, since readers differ in which of them counts."""
-        found = [member for member in self.members if member.key == key]
-        if len(found) > 1:
-            raise ValueError(f'it names "{key}" twice')
-        return found[0] if found else None
-
-
-def _after_space(plain: str, at: int) -> int:
-    return cast("re.Match[str]", _JSON_SPACE.match(plain, at)).end()
-
-
-def _json_object(plain: str, start: int) -> JsonObject:
-    """The object whose brace stands at `start` of a text that is known to be JSON."""
-    decoder = json.JSONDecoder()
-    members = []
-    at = _after_space(plain, start + 1)
-    while plain[at] != "}":
-        key, end = decoder.raw_decode(plain, at)
-        value = _after_space(plain, _after_space(plain, end) + 1)
-        _, end = decoder.raw_decode(plain, value)
-        members.append(JsonMember(key, at, value, end))
-        at = _after_space(plain, end)
-        if plain[at] == ",":
-            at = _after_space(plain, at + 1)
-    return JsonObject(start, at, tuple(members))
+def _json_members(plain: str, brace: int) -> dict[str, tuple[int, int, int]]:
+    """Return the offsets of each member of an object by its name: of its key, its value and its end."""
+    places: dict[str, tuple[int, int, int]] = {}
+    end = brace + 1
+    while match := _JSON_KEY.match(plain, end):
+        name = json.loads(match[1])
+        if name in places:  # readers differ in which of them counts
+            raise ValueError(f'it names "{name}" twice')
+        _, end = json.JSONDecoder().raw_decode(plain, match.end())
+        places[name] = match.start(1), match.end(), end
+    return places
 
 
 def _newline_of(text: str) -> str:
@@ -251,42 +184,29 @@ def _newline_of(text: str) -> str:
 
 
 def _indent_at(text: str, at: int) -> str:
-    """The white space that the line of an offset begins with."""
-    return cast("re.Match[str]", re.compile(r"[ \t]*").match(text, text.rfind("\n", 0, at) + 1)).group()
+    """Return the white space that the line of an offset begins with."""
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-def _rendered_json(text: str, value: object, indent: str, *, inline: bool) -> str:
-    """A value as it is written into a text: on one line, or with the text's own indentation and line ends."""
-    if inline:
-        return json.dumps(value, ensure_ascii=False)
+def _json_step(text: str) -> str:
     step = re.search(r'\n([ \t]+)"', text)
-    lines = json.dumps(value, ensure_ascii=False, indent=step.group(1) if step else "  ")
+    return step[1] if step else "  "
+
+
+def _json_value(text: str, value: object, indent: str) -> str:
+    """Return a value as it is written into a text, with its line ends and its indentation."""
+    lines = json.dumps(value, ensure_ascii=False, indent=_json_step(text))
     return lines.replace("\n", _newline_of(text) + indent)
 
 
-def _is_inline(text: str, found: JsonObject) -> bool:
-    if found.members:
-        return "\n" not in text[found.start : found.close]
-    return "\n" not in text.strip(_SPACES) and bool(text.strip(_SPACES)[1:-1].strip(_SPACES))
-
-
-def _json_inserted(text: str, found: JsonObject, key: str, value: object, *, last_commas: bool) -> str:
-    """The text with a member after the last one of an object, and after the comments that stand there."""
-    inline, newline, base = _is_inline(text, found), _newline_of(text), _indent_at(text, found.start)
-    step = re.search(r'\n([ \t]+)"', text)
-    indent = base + (step.group(1) if step else "  ")
-    last = found.members[-1] if found.members else None
-    if last and not text[text.rfind("\n", 0, last.start) + 1 : last.start].strip(_SPACES):
-        indent = _indent_at(text, last.start)
-    tail = len(text[: found.close].rstrip(_SPACES))
-    lead = (" " if last else "") if inline else newline + indent
-    end = "" if inline or "\n" in text[tail : found.close] else newline + base
-    member = f"{json.dumps(key)}: {_rendered_json(text, value, indent, inline=inline)}"
-    if last is None:
-        return f"{text[:tail]}{lead}{member}{end}{text[tail:]}"
-    if last_commas and "," in _without_comments(text)[last.end : found.close]:
-        return f"{text[:tail]}{lead}{member},{end}{text[tail:]}"
-    return f"{text[: last.end]},{text[last.end : tail]}{lead}{member}{end}{text[tail:]}"
+def _json_insert(text: str, brace: int, first: int | None, name: str, value: object) -> str:
+    """Return the text with a new first member of an object: no comma or comment that stands in it then needs a change."""
+    newline, base = _newline_of(text), _indent_at(text, brace)
+    indent = _indent_at(text, first) if first and "\n" in text[brace:first] else base + _json_step(text)
+    end = "," if first else "" if re.match(r"[ \t]*[\r\n]", text[brace + 1 :]) else newline + base
+    member = f"{newline}{indent}{json.dumps(name)}: {_json_value(text, value, indent)}{end}"
+    return text[: brace + 1] + member + text[brace + 1 :]
 
 
 def _nested(keys: Sequence[str], value: object) -> Any:
@@ -295,276 +215,103 @@ def _nested(keys: Sequence[str], value: object) -> Any:
     return value
 
 
-def _json_path(plain: str, keys: Sequence[str]) -> tuple[JsonObject, int]:
-    """The innermost object on a path of keys that is there, and how many of the keys lead to it."""
-    found = _json_object(plain, _after_space(plain, 0))
-    for depth, key in enumerate(keys[:-1]):
-        member = found.member(key)
-        if member is None:
-            return found, depth
-        if plain[member.value] != "{":
-            raise ValueError(f'"{key}" in it is no object')
-        found = _json_object(plain, member.value)
-    return found, len(keys) - 1
-
-
-def _json_cut(text: str, found: JsonObject, member: JsonMember) -> str:
-    """The text without a member, its comma and the white space before it."""
-    bare = _without_comments(text)
-    before = text[: member.start].rstrip(_SPACES)
-    after = _after_space(bare, member.end)
-    last = bare[after] != ","
-    rest = text[member.end :] if last else text[after + 1 :]
-    if "\n" in text[len(before) : member.start] and rest.partition("\n")[0].strip(_SPACES):
-        before = text[: member.start]  # what follows on the line must not end up in a comment before it
-    others = [other for other in found.members if other.end < member.start]
-    if last and others:
-        comma = bare.index(",", others[-1].end)
-        before = before[:comma] + before[comma + 1 :]
-    return before + rest
-
-
 @dataclass(frozen=True)
 class JsonFormat:
-    """Entries of a JSON file, where the client takes them with comments and with commas after a last member."""
+    """JSON as a client reads it, some with comments and with commas after a last member.
+
+    Its users chose comments, an order and a layout, so nothing is written anew: an edit is a cut or an insertion. No package
+    is taken for that, since those that know comments re-serialise what they read.
+    """
 
     comments: bool = False
     last_commas: bool = False
 
     def _plain(self, text: str) -> str:
-        """The text as JSON of the same length: what the client takes besides are spaces."""
-        bare = _without_comments(text) if self.comments else text
-        return _JSON_LAST_COMMA.sub(_blanked, bare) if self.last_commas else bare
+        """Return the text as JSON of the same length: what the client takes besides are spaces."""
+        bare = _blanked(_JSON_COMMENT, text) if self.comments else text
+        return _blanked(_JSON_LAST_COMMA, bare) if self.last_commas else bare
 
-    def data(self, text: str) -> dict[str, Any] | None:
-        """What a text holds; ValueError says why it cannot be read."""
-        return _json_data(self._plain(text))
-
-    def entry(self, text: str, keys: Sequence[str]) -> Any:
-        """The value at a path of keys, None where there is none."""
-        value: Any = self.data(text)
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
+    def data(self, text: str) -> dict[str, Any]:
+        """Return the object that a text holds, {} for a blank one; ValueError says what is wrong with it."""
+        plain = self._plain(text)
+        value = json.loads(plain, parse_constant=_refuse_constant) if plain.strip(_SPACES) else {}
+        if not isinstance(value, dict):
+            raise ValueError("it holds no JSON object")  # noqa: TRY004 - the file's fault, like the others
         return value
 
     def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
-        """The text, which must be one that `data` reads, with this entry at a path of keys, all else as it was."""
+        """Return the text, which must be one that `data` reads, with this entry at a path of keys."""
         plain = self._plain(text)
         if not plain.strip(_SPACES):
-            newline = _newline_of(text)
-            joint = "" if not text.strip(_SPACES) or text.endswith("\n") else newline
-            return text + joint + _rendered_json(text, _nested(keys, entry), "", inline=False) + newline
-        found, depth = _json_path(plain, keys)
-        member = found.member(keys[depth])
-        if member is None:
-            nested = _nested(keys[depth + 1 :], entry)
-            return _json_inserted(text, found, keys[depth], nested, last_commas=self.last_commas)
-        inline = "\n" not in text[found.start : found.close]
-        value = _rendered_json(text, entry, _indent_at(text, member.start), inline=inline)
-        return text[: member.value] + value + text[member.end :]
+            joint = _newline_of(text) if text.strip(_SPACES) and not text.endswith("\n") else ""
+            return text + joint + _json_value(text, _nested(keys, entry), "") + _newline_of(text)
+        start = plain.index("{")
+        for depth, key in enumerate(keys, 1):
+            places = _json_members(plain, start)
+            if key not in places:
+                first = next((begin for begin, _, _ in places.values()), None)
+                return _json_insert(text, start, first, key, _nested(keys[depth:], entry))
+            begin, start, end = places[key]
+        return text[:start] + _json_value(text, entry, _indent_at(text, begin)) + text[end:]
 
     def drop(self, text: str, keys: Sequence[str]) -> str:
-        """The text, which must be one that `data` reads, without the entry at a path of keys."""
-        found, depth = _json_path(self._plain(text), keys)
-        member = found.member(keys[depth])
-        if depth < len(keys) - 1 or member is None:
-            return text
-        cut = _json_cut(text, found, member)
-        if len(found.members) > 1:
-            return cut
-        close = found.close - (len(text) - len(cut))
-        inside = cut[found.start + 1 : close]
-        return cut if inside.strip(_SPACES) else cut[: found.start + 1] + cut[close:]
-
-
-# --- TOML, edited in place
-
-
-_TOML_TEXT = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
-)
-_TOML_LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_TOML_KEY = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[A-Za-z0-9_-]+')
-
-
-def _bare_toml(text: str) -> str:
-    """The text with strings as underscores, also over lines, and comments as spaces, offsets as they were."""
-    return _TOML_TEXT.sub(lambda found: (" " if found[0][0] == "#" else "_") * len(found[0]), text)
-
-
-def _depth_change(line: str) -> int:
-    return sum(line.count(sign) for sign in "[{") - sum(line.count(sign) for sign in "]}")
-
-
-def _toml_lines(bare: str) -> Iterator[tuple[int, str]]:
-    """The offset of each line that does not go on within brackets, and the line."""
-    depth = 0
-    for found in _TOML_LINE.finditer(bare):
-        line = found.group()
-        if depth == 0:
-            yield found.start(), line
-        depth += _depth_change(line)
-    if depth:
-        raise ValueError("a bracket in it is not closed")
-
-
-def _unquoted_key(word: str) -> str:
-    with contextlib.suppress(ValueError):
-        return str(json.loads(word)) if word.startswith('"') else word.strip("'")
-    return word
-
-
-@dataclass(frozen=True)
-class TomlTable:
-    """Where a table stands: the keys of its header, and the offsets of its header and of the next one."""
-
-    keys: tuple[str, ...]
-    start: int
-    end: int
-
-
-def _toml_tables(text: str) -> list[TomlTable]:
-    """The tables of a text in order, first what stands before any header."""
-    bare = _bare_toml(text)
-    starts: list[tuple[tuple[str, ...], int]] = [((), 0)]
-    for at, line in _toml_lines(bare):
-        if line.lstrip(" \t").startswith("["):
-            header = text[at : at + line.index("]")].lstrip(" \t[")
-            starts.append((tuple(_unquoted_key(word) for word in _TOML_KEY.findall(header)), at))
-    ends = [*(at for _, at in starts[1:]), len(text)]
-    return [TomlTable(keys, at, end) for (keys, at), end in zip(starts, ends, strict=True)]
-
-
-def _own_toml(text: str, keys: Sequence[str]) -> list[TomlTable]:
-    """The table at a path of keys and those within it, without the comments that stand before the next one."""
-    bare = _bare_toml(text)
-    own = []
-    for table in _toml_tables(text):
-        if table.keys[: len(keys)] == tuple(keys):
-            content = table.start + len(bare[table.start : table.end].rstrip())
-            line_end = text.find("\n", content) + 1
-            own.append(replace(table, end=line_end or len(text)))
-    return own
-
-
-def _own_spans(text: str, keys: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the tables of an entry stand; those with nothing but space between them are one span."""
-    spans: list[tuple[int, int]] = []
-    for table in _own_toml(text, keys):
-        if spans and not text[spans[-1][1] : table.start].strip():
-            spans[-1] = (spans[-1][0], table.end)
-        else:
-            spans.append((table.start, table.end))
-    return spans
-
-
-def _cut(text: str, spans: Sequence[tuple[int, int]]) -> str:
-    for start, end in reversed(spans):
-        text = text[:start] + text[end:]
-    return text
-
-
-def toml_line_data(text: str, keys: Sequence[str]) -> dict[str, Any] | None:
-    """The entry as far as its lines are as `TomlFormat` writes them, for a Python without tomllib."""
-    own = _own_toml(text, keys)
-    entry: dict[str, Any] = {}
-    for table in own:
-        inner = entry
-        for key in table.keys[len(keys) :]:
-            inner = inner.setdefault(key, {})
-        for line in text[table.start : table.end].splitlines()[1:]:
-            name, _, value = line.partition("=")
-            with contextlib.suppress(ValueError):
-                inner[_unquoted_key(name.strip())] = json.loads(value)
-    return entry if own else None
-
-
-def check_toml_lines(text: str) -> None:
-    """Raises ValueError where a line is neither a header nor a value: what can be told without tomllib."""
-    bare = _bare_toml(text)
-    if re.search("[\"']", bare):
-        raise ValueError("a string in it is not closed")
-    for at, line in _toml_lines(bare):
-        if line.strip() and not re.match(r"\s*(?:\[[^=]*\]\s*$|[^=\s\[][^=]*=\s*\S)", line):
-            number = text.count("\n", 0, at) + 1
-            raise ValueError(f"line {number} of it is neither a table nor a value")
-
-
-def _check_toml_place(text: str, keys: Sequence[str]) -> None:
-    """Raises ValueError where the entry is, or would have to be, something else than a table of its own."""
-    *outer, name = keys
-    for table in _toml_tables(text):
-        wanted = (
-            keys[len(table.keys)]
-            if len(table.keys) < len(keys) and list(table.keys) == outer[: len(table.keys)]
-            else ""
-        )
-        body = text[table.start : table.end]
-        if wanted and re.search(rf"""^[ \t]*["']?{re.escape(wanted)}["']?[ \t]*[.=]""", body, re.MULTILINE):
-            raise ValueError(f"it names {name} or {listed(outer)} otherwise than as a table")
-        if list(table.keys) == outer and body.lstrip(" \t").startswith("[["):
-            raise ValueError(f"{listed(outer)} in it is a list")
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
-
-
-def _rendered_toml(keys: Sequence[str], value: Mapping[str, Any]) -> str:
-    """A table and those within it. JSON's strings, numbers and lists are TOML's too, but for the character DEL."""
-    lines = [f"[{'.'.join(map(_toml_key, keys))}]"]
-    inner = {name: part for name, part in value.items() if isinstance(part, Mapping)}
-    for name, part in value.items():
-        if name not in inner:
-            lines.append(
-                f"{_toml_key(name)} = {json.dumps(part, ensure_ascii=False, default=str)}".replace("\x7f", "\\u007f")
-            )
-    tables = ["\n".join(lines) + "\n", *(_rendered_toml([*keys, name], part) for name, part in inner.items())]
-    return "\n".join(tables)
-
-
-@dataclass(frozen=True)
-class TomlFormat:
-    """Entries of a TOML file, each a table of its own."""
-
-    def data(self, text: str) -> dict[str, Any] | None:
-        """What a text holds, None where this Python cannot say; ValueError says why it cannot be read."""
-        check_toml_lines(text)
-        if sys.version_info >= (3, 11):
-            import tomllib
-
-            return tomllib.loads(text)
-        return None
-
-    def entry(self, text: str, keys: Sequence[str]) -> Any:
-        """The table at a path of keys, None where there is none."""
-        value: Any = self.data(text)
-        if value is None:
-            return toml_line_data(text, keys)
+        """Return the text, which must be one that `data` reads, without the entry at a path of keys."""
+        plain, code = self._plain(text), _blanked(_JSON_COMMENT, text) if self.comments else text
+        start = plain.index("{")
         for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
+            places = _json_members(plain, start)
+            if key not in places:
+                return text
+            begin, start, end = places[key]
+        comma = re.compile(r"[ \t\r\n]*,").match(code, end)
+        rest = text[comma.end() if comma else end :]
+        before = text[:begin].rstrip(_SPACES)
+        if "\n" in text[len(before) : begin] and rest.partition("\n")[0].strip(_SPACES):
+            before = text[:begin]  # what follows on the line must not end up in a comment before it
+        previous = max((last for _, _, last in places.values() if last < begin), default=None)
+        if previous is not None and not comma:
+            at = code.index(",", previous)
+            before = before[:at] + before[at + 1 :]
+        return before + rest
+
+
+class TomlFormat:
+    """TOML, edited by tomlkit, which keeps what it does not touch."""
+
+    def data(self, text: str) -> dict[str, Any]:
+        """Return what a text holds; ValueError says what is wrong with it."""
+        import tomlkit
+
+        return tomlkit.parse(text).unwrap()
 
     def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
-        """The text with this entry as a table in the place of the one that is there, else at the end."""
-        _check_toml_place(text, keys)
-        newline = _newline_of(text)
-        table = _rendered_toml(keys, entry).replace("\n", newline)
-        spans = _own_spans(text, keys)
-        if spans:
-            (start, end), *others = spans
-            return text[:start] + table + _cut(text, others)[end:]
-        joint = "" if not text or text.endswith("\n") else newline
-        return text + joint + (newline if text.strip() else "") + table
+        """Return the text with this entry in the place of the one that is there, else as a table at the end."""
+        import tomlkit
+
+        document: Any = tomlkit.parse(text)
+        outer, name = keys
+        servers = document.get(outer, {})
+        if name in servers or isinstance(servers, tomlkit.items.InlineTable):
+            servers[name] = entry
+            return self._with_comments(text, document)
+        # tomlkit would put it after the last table of its kind, and so under the comment of the next one.
+        joint = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
+        return text + (joint + tomlkit.dumps(_nested(keys, entry))).replace("\n", _newline_of(text))
 
     def drop(self, text: str, keys: Sequence[str]) -> str:
-        """The text without the table at a path of keys, and without the blank line before it."""
-        _check_toml_place(text, keys)
-        spans = _own_spans(text, keys)
-        blank = re.search(r"\n(\r?\n)$", text[: spans[0][0]]) if spans else None
-        if blank:
-            spans[0] = (spans[0][0] - len(blank[1]), spans[0][1])
-        return _cut(text, spans)
+        """Return the text without the table at a path of keys."""
+        import tomlkit
+
+        document: Any = tomlkit.parse(text)
+        outer, name = keys
+        document.get(outer, {}).pop(name, None)
+        return self._with_comments(text, document)
+
+    def _with_comments(self, text: str, document: Any) -> str:
+        """Return the edited document, at its end the comments that went with a table, as those before the next one do."""
+        edited: str = document.as_string()
+        lost = [line for line in text.splitlines() if line.lstrip().startswith("#") and line not in edited]
+        return edited + "".join(line + _newline_of(text) for line in lost)
 
 
 # --- the clients
@@ -581,10 +328,6 @@ BRACED = r"\$\{"
 """How a reference to a variable begins in the files of most clients that know any."""
 
 
-def _link_json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
 @dataclass(frozen=True)
 class Client:
     """A program that starts MCP servers, and the file that it reads them from.
@@ -592,14 +335,12 @@ class Client:
     Places begin with a folder of `Machine.folders` in braces. `others` are further folders, with wildcards, and the file
     that is read in each of them that is there; `signs` are paths one of which is there where the client is installed, the
     folder of `user` where none is named. `link` is an address that makes the client add the server once its user agrees.
-    `expands` matches what the client takes for a variable, in any word of an entry; `source` says where the format and the
-    places are described.
+    `expands` matches what the client takes for a variable, in any word of an entry.
     """
 
     name: str
     title: str
     user: str
-    source: str
     project: str = ""
     others: tuple[tuple[str, str], ...] = ()
     signs: tuple[str, ...] = ()
@@ -615,51 +356,51 @@ class Client:
         return self.key, PROGRAM
 
     def entry(self, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-        """The entry of this client's file that makes it start the server."""
+        """Return the entry of this client's file that makes it start the server."""
         return {**self.extra, **server_entry(command, variables)}
 
     def checked_entry(self, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-        """The same; LancelotError where a word in it would reach the server as another one."""
+        """Return the same; LancelotError where a word in it would reach the server as another one."""
         for word in (*command, *variables.values()):
             if self.expands and re.search(self.expands, word):
-                reason = (
-                    f"{self.title} takes what follows the $ in {word} for a variable, so its file was left as it is."
+                raise LancelotError(
+                    f"{self.title} takes what follows the $ in {word} for a variable, so its file was left as it is.",
+                    "Move or rename what has a $ in its name, and run `init` again.",
                 )
-                raise LancelotError(reason, "Move or rename what has a $ in its name, and run `init` again.")
         return self.entry(command, variables)
 
     def install_link(self, command: Sequence[str], variables: Mapping[str, str]) -> str:
-        """The link that adds the same entry; "" where the client knows none. Base64 of ASCII, as `atob` reads it."""
+        """Return the link that adds the same entry, or "" if the client knows none."""
         entry = self.entry(command, variables)
-        named = quote(_link_json({"name": PROGRAM, **entry}), safe="")
-        encoded = quote(base64.b64encode(_link_json(entry).encode()).decode(), safe="")
-        return self.link.format(name=PROGRAM, named=named, encoded=encoded)
+        named, plain = (json.dumps(value, separators=(",", ":")) for value in ({"name": PROGRAM, **entry}, entry))
+        encoded = base64.b64encode(plain.encode()).decode()  # of ASCII, as `atob` reads it
+        return self.link.format(name=PROGRAM, named=quote(named, safe=""), encoded=quote(encoded, safe=""))
 
 
 CLIENTS = (
     Client(
+        # https://code.claude.com/docs/en/mcp
         "claude-code",
         "Claude Code",
         "{claude}/.claude.json",
-        "https://code.claude.com/docs/en/mcp",
         project=".mcp.json",
         signs=("{claude}/.claude.json", "{home}/.claude"),
         expands=BRACED,
         extra={"type": "stdio"},
     ),
     Client(
+        # https://modelcontextprotocol.io/docs/develop/connect-local-servers
+        # The package's folder: https://github.com/anthropics/claude-code/issues/26073
         "claude-desktop",
         "Claude Desktop",
         "{apps}/Claude/claude_desktop_config.json",
-        "https://modelcontextprotocol.io/docs/develop/connect-local-servers; the package's folder:"
-        " https://github.com/anthropics/claude-code/issues/26073",
         others=(("{local}/Packages/Claude_*", "LocalCache/Roaming/Claude/claude_desktop_config.json"),),
     ),
     Client(
+        # https://cursor.com/docs/mcp; the link: https://cursor.com/docs/mcp/install-links
         "cursor",
         "Cursor",
         "{home}/.cursor/mcp.json",
-        "https://cursor.com/docs/mcp; the link: https://cursor.com/docs/mcp/install-links",
         project=".cursor/mcp.json",
         link="cursor://anysphere.cursor-deeplink/mcp/install?name={name}&config={encoded}",
         expands=BRACED,
@@ -667,12 +408,12 @@ CLIENTS = (
         extra={"type": "stdio"},
     ),
     Client(
+        # https://code.visualstudio.com/docs/copilot/reference/mcp-configuration
+        # The folders: https://github.com/microsoft/vscode/blob/main/src/vs/platform/environment/node/userDataPath.ts
+        # The link: https://code.visualstudio.com/docs/copilot/guides/mcp-developer-guide
         "vscode",
         "VS Code",
         "{code}/Code/User/mcp.json",
-        "https://code.visualstudio.com/docs/copilot/reference/mcp-configuration; the folders:"
-        " https://github.com/microsoft/vscode/blob/main/src/vs/platform/environment/node/userDataPath.ts; the link:"
-        " https://code.visualstudio.com/docs/copilot/guides/mcp-developer-guide",
         project=".vscode/mcp.json",
         # Insiders and builds of the source, VSCodium, and the profiles, which do not see the servers of the default one.
         others=(
@@ -688,45 +429,45 @@ CLIENTS = (
         extra={"type": "stdio"},
     ),
     Client(
+        # https://docs.devin.ai/desktop/cascade/mcp
         "windsurf",
         "Windsurf",
         "{home}/.codeium/windsurf/mcp_config.json",
-        "https://docs.devin.ai/desktop/cascade/mcp",
         expands=BRACED,
     ),
     Client(
+        # https://developers.openai.com/codex/mcp
+        # The fields: https://github.com/openai/codex/blob/main/codex-rs/core/config.schema.json
         "codex",
         "Codex",
         "{codex}/config.toml",
-        "https://developers.openai.com/codex/mcp; the fields:"
-        " https://github.com/openai/codex/blob/main/codex-rs/core/config.schema.json",
         project=".codex/config.toml",
         key="mcp_servers",
         format=TOML,
     ),
     Client(
+        # https://github.com/google-gemini/gemini-cli/blob/main/docs/tools/mcp-server.md
+        # GEMINI_CLI_HOME: https://github.com/google-gemini/gemini-cli/issues/23622
         "gemini",
         "Gemini CLI",
         "{gemini}/.gemini/settings.json",
-        "https://github.com/google-gemini/gemini-cli/blob/main/docs/tools/mcp-server.md; GEMINI_CLI_HOME:"
-        " https://github.com/google-gemini/gemini-cli/issues/23622",
         project=".gemini/settings.json",
         expands=r"\$\{|\$\w",
         format=COMMENTED_JSON,
     ),
     Client(
+        # https://docs.anythingllm.com/mcp-compatibility/overview
+        # The file: https://github.com/Mintplex-Labs/anything-llm/blob/master/server/utils/MCP/hypervisor/index.js
         "anythingllm",
         "AnythingLLM",
         "{storage}/plugins/anythingllm_mcp_servers.json",
-        "https://docs.anythingllm.com/mcp-compatibility/overview; the file:"
-        " https://github.com/Mintplex-Labs/anything-llm/blob/master/server/utils/MCP/hypervisor/index.js",
         signs=("{storage}",),
     ),
 )
 
 
 def this_system() -> System:
-    """The system that this program runs on, as the table of clients knows it."""
+    """Return the system that this program runs on."""
     return "windows" if os.name == "nt" else "macos" if sys.platform == "darwin" else "linux"
 
 
@@ -760,22 +501,22 @@ class Machine:
         }
 
     def path(self, place: str) -> Path:
-        """A place of the table as a path of this machine."""
+        """Return a place of the table as a path of this machine."""
         return Path(place.format(**self.folders))
 
 
 def _other_paths(client: Client, machine: Machine) -> list[Path]:
-    """The files in the further folders that are there: those of packages, editions and profiles."""
-    found: list[Path] = []
+    """Return the files in the further folders that are there: those of packages, editions and profiles."""
+    paths: list[Path] = []
     for place, name in client.others:
         start, _, pattern = place.partition("/")
         if start != "{local}" or machine.system == "windows":
-            found += [folder / name for folder in sorted(machine.path(start).glob(pattern)) if folder.is_dir()]
-    return found
+            paths += [folder / name for folder in sorted(machine.path(start).glob(pattern)) if folder.is_dir()]
+    return paths
 
 
 def client_paths(client: Client, machine: Machine, scope: FileScope) -> list[Path]:
-    """The files that the client reads: one for each way in which it is installed, or the usual one; [] for none."""
+    """Return the files that the client reads: one for each way in which it is installed, or the usual one; [] for none."""
     if scope == "project":
         return [machine.project / client.project] if client.project else []
     usual, others = machine.path(client.user), _other_paths(client, machine)
@@ -783,13 +524,19 @@ def client_paths(client: Client, machine: Machine, scope: FileScope) -> list[Pat
 
 
 def is_installed(client: Client, machine: Machine) -> bool:
-    """Whether the client has been used on this machine."""
+    """Return whether the client has been used on this machine."""
     signs = [machine.path(sign) for sign in client.signs] or [machine.path(client.user).parent]
     return any(sign.exists() for sign in signs) or bool(_other_paths(client, machine))
 
 
+def anythingllm_folder(machine: Machine) -> Path | None:
+    """Return the LanceDB folder of AnythingLLM on this machine, or None if there is none with tables."""
+    folder = machine.path("{storage}/lancedb")
+    return folder if holds_tables(folder) else None
+
+
 def account_home() -> str:
-    """The home folder of this account where no variable names another one; "" where none is recorded, as on Windows."""
+    """Return the home folder of this account whatever variables say, or "" if none is recorded, as on Windows."""
     try:
         import pwd
 
@@ -799,19 +546,13 @@ def account_home() -> str:
 
 
 def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-    """What a client's file sets for the server: what is in this environment, is not stored, and is no secret."""
-    found = {
-        setting.name: clean_surrogates(environ.get(setting.name, "")).strip()
-        for setting in SETTINGS
-        if not setting.secret
-    }
-    variables = {
-        name: value
-        for name, value in found.items()
-        if value and stored.get(name) != value and without_password(value) == value
-    }
-    stores = plain_variables(found["LANCEDB_PATH"] or stored.get("LANCEDB_PATH", ""), environ)
-    variables |= {name: value for name, value in stores.items() if without_password(value) == value}
+    """Return what a client's file sets for the server: what is in this environment, is not stored, and is no secret."""
+    plain = [setting.name for setting in SETTINGS if not setting.secret]
+    variables = {name: clean_surrogates(environ.get(name, "")).strip() for name in plain}
+    path = variables["LANCEDB_PATH"] or stored.get("LANCEDB_PATH", "")
+    variables = {name: value for name, value in variables.items() if value and stored.get(name) != value}
+    variables |= plain_variables(path, environ)
+    variables = {name: value for name, value in variables.items() if without_password(value) == value}
     # Some clients start servers with a bare environment: what is stored or unpacked must be found without these, too.
     own, config = account_home(), environ.get("XDG_CONFIG_HOME")
     home = environ.get("HOME") or own
@@ -831,7 +572,7 @@ BOM = "\ufeff"
 
 @dataclass(frozen=True)
 class FileEdit:
-    """What is to become of a file and of its backup: the bytes before and after, None where there is no file."""
+    """What is to become of a file and of its backup: their bytes, None where there is no file."""
 
     path: Path
     before: bytes | None
@@ -845,14 +586,14 @@ class FileEdit:
 
 
 def backup_of(path: Path) -> Path:
-    """Where the content that a client's file had before is kept."""
+    """Return where the content that a client's file had before is kept."""
     return path.with_name(path.name + BACKUP_SUFFIX)
 
 
-def _read_bytes(path: Path) -> bytes | None:
+def _file_content(path: Path) -> bytes | None:
+    """Return the content of a file, or None if there is none."""
     if path.exists() and not path.is_file():
-        message = f"{path.name} is not a file"  # a pipe would be waited for
-        raise ValueError(message)
+        raise ValueError(f"{path.name} is not a file")  # a pipe would be waited for
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -861,38 +602,44 @@ def _read_bytes(path: Path) -> bytes | None:
 
 def _left_alone(path: Path, error: Exception) -> LancelotError:
     reason = "it is not UTF-8" if isinstance(error, UnicodeError) else reason_of(error)
+    reason = "it is nested too deeply" if isinstance(error, RecursionError) else reason
     return LancelotError(f"{path} was left as it is: {reason}.", "Mend that, and run `init` again.")
 
 
-def _split_bom(content: bytes | None) -> tuple[str, str]:
-    text = (content or b"").decode()
-    return (BOM, text[1:]) if text.startswith(BOM) else ("", text)
+def _divided(client: Client, content: bytes | None) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Return our entry in a file, or None if there is none, and all else that the file holds.
 
-
-def _put_entry(client: Client, content: bytes | None, entry: Mapping[str, Any]) -> bytes:
-    bom, text = _split_bom(content)
-    return (bom + client.format.put(text, client.keys, entry)).encode()
+    ValueError where the file cannot be read or has something else in the entry's place.
+    """
+    data = client.format.data((content or b"").decode("utf-8-sig"))
+    servers = data.get(client.key, {})
+    if not isinstance(servers, Mapping):
+        raise ValueError(f'"{client.key}" in it holds no servers by name')  # noqa: TRY004 - the file's fault, like the others
+    entry = servers.get(PROGRAM)
+    if not isinstance(entry, dict | None):
+        raise ValueError(f'"{PROGRAM}" in it is no entry of a server')  # noqa: TRY004
+    others = {name: server for name, server in servers.items() if name != PROGRAM}
+    return entry, {**data, client.key: others}
 
 
 def entry_in(client: Client, content: bytes | None) -> dict[str, Any] | None:
-    """Our entry in a file; ValueError where the file cannot be read or has something else in its place."""
-    entry = client.format.entry(_split_bom(content)[1], client.keys)
-    if entry is not None and not isinstance(entry, dict):
-        raise ValueError(f'"{PROGRAM}" in it is no entry of a server')
-    return entry
+    """Return our entry in a file, or None if there is none; ValueError as above."""
+    return _divided(client, content)[0]
 
 
-def _rest_of(client: Client, content: bytes | None) -> str:
-    """All that a file holds but our entry, for a comparison."""
-    data = client.format.data(_split_bom(content)[1]) or {}
-    servers = {name: value for name, value in (data.get(client.key) or {}).items() if name != PROGRAM}
-    return repr([(name, value) for name, value in data.items() if name != client.key]) + repr(servers)
+def _edited(client: Client, content: bytes | None, entry: Mapping[str, Any] | None) -> bytes:
+    """Return the content of a file with our entry put into it, or without our entry for None."""
+    text = (content or b"").decode()
+    mark = text[:1] if text.startswith(BOM) else ""
+    text = text.removeprefix(BOM)
+    keys, form = client.keys, client.format
+    return (mark + (form.drop(text, keys) if entry is None else form.put(text, keys, entry))).encode()
 
 
-def _leads_to(client: Client, backup: bytes | None, current: bytes, entry: Mapping[str, Any]) -> bool:
-    """Whether a file is what was there before with our entry put into it, and nothing else changed since."""
+def _leads_to(client: Client, backup: bytes | None, current: bytes | None, entry: Mapping[str, Any] | None) -> bool:
+    """Return whether a file is what was there before with our entry put into it, and nothing else changed since."""
     try:
-        return entry_in(client, backup) is None and _put_entry(client, backup, entry) == current
+        return entry is not None and entry_in(client, backup) is None and _edited(client, backup, entry) == current
     except ValueError:
         return False
 
@@ -904,7 +651,7 @@ _TRANSPORT_FIELDS = ("type", "command", "args", "env", *_HTTP_FIELDS, *_AUTH_FIE
 
 
 def _merged_entry(new: Mapping[str, Any], old: Mapping[str, Any], stored: Iterable[str]) -> dict[str, Any]:
-    """The new entry with what a person added to the old one, but for variables that would hide what is stored now."""
+    """Return the new entry with what a person added to the old one, but for variables that would hide what is stored now."""
     known = old.get("env")
     ours = {"HOME", "XDG_CONFIG_HOME", *stored}  # where the settings were, and what they hold now
     kept = {name: value for name, value in known.items() if name not in ours} if isinstance(known, dict) else {}
@@ -913,69 +660,48 @@ def _merged_entry(new: Mapping[str, Any], old: Mapping[str, Any], stored: Iterab
     return {**others, **new} | ({"env": variables} if variables else {})
 
 
-def _checked(client: Client, edit: FileEdit, entry: Mapping[str, Any] | None) -> FileEdit:
-    """The edit, read again: it must hold the entry that is meant, and all else as before."""
-    if entry_in(client, edit.after) != entry or _rest_of(client, edit.before) != _rest_of(client, edit.after):
-        raise ValueError("it is written in a way that an edit would break")
-    return edit
+def plan_edit(client: Client, path: Path, new: Mapping[str, Any] | None, *, stored: Iterable[str] = ()) -> FileEdit:
+    """Return how the client's file gets this entry, or loses ours for None: then it is as it was where all else is.
 
-
-def plan_entry(client: Client, path: Path, new: Mapping[str, Any], *, stored: Iterable[str] = ()) -> FileEdit:
-    """How the client's file gets this entry; LancelotError where it cannot be edited. Nothing is written.
-
-    `stored` names the variables that the settings or the credential store hold from now on.
+    `stored` names the variables that the settings or the credential store hold from now on. Nothing is written;
+    LancelotError where the file cannot be edited.
     """
     real = Path(os.path.realpath(path))
     try:
-        before, backup = _read_bytes(real), _read_bytes(backup_of(real))
-        old = entry_in(client, before)
-        entry = _merged_entry(new, old or {}, stored)
-        if old == entry:
+        before, backup = _file_content(real), _file_content(backup_of(real))
+        old, rest = _divided(client, before)
+        entry = None if new is None else _merged_entry(new, old or {}, stored)
+        if entry == old:
             return FileEdit(real, before, before, backup)
-        if before is None or old is None or not _leads_to(client, backup, before, old):
-            backup = before
-        return _checked(client, FileEdit(real, before, _put_entry(client, before, entry), backup), entry)
+        is_ours = _leads_to(client, backup, before, old)
+        base = backup if is_ours else before
+        if entry is None and is_ours:
+            edit = FileEdit(real, before, backup, None)
+        else:
+            edit = FileEdit(real, before, _edited(client, base, entry), base)
+        if _divided(client, edit.after) != (entry, rest):
+            raise ValueError("it is written in a way that an edit would break")  # noqa: TRY301 - told as all others
     except (OSError, ValueError, RecursionError) as error:
         raise _left_alone(path, error) from error
-
-
-def plan_removal(client: Client, path: Path) -> FileEdit:
-    """How the client's file loses our entry: as it was before where nothing else changed since. Nothing is written."""
-    real = Path(os.path.realpath(path))
-    try:
-        before, backup = _read_bytes(real), _read_bytes(backup_of(real))
-        entry = entry_in(client, before)
-        if before is None or entry is None:
-            return FileEdit(real, before, before, backup)
-        if _leads_to(client, backup, before, entry):
-            return FileEdit(real, before, backup, None)
-        bom, text = _split_bom(before)
-        after = (bom + client.format.drop(text, client.keys)).encode()
-        return _checked(client, FileEdit(real, before, after, before), None)
-    except (OSError, ValueError, RecursionError) as error:
-        raise _left_alone(path, error) from error
-
-
-def _write_or_remove(path: Path, content: bytes | None, like: os.stat_result | None) -> None:
-    if content is None:
-        remove_file(path)
-    elif content != _read_bytes(path):
-        write_private(path, content, like=like)
+    return edit
 
 
 def apply_edit(edit: FileEdit) -> None:
-    """Writes the file and its backup; LancelotError where that fails or the file changed in the meantime."""
+    """Write the file and its backup; LancelotError where that fails or the file changed in the meantime."""
     if not edit.changes:
         return
     try:
-        if _read_bytes(edit.path) != edit.before:
+        if _file_content(edit.path) != edit.before:
             raise LancelotError(f"{edit.path} changed in the meantime and was left as it is.", "Run `init` again.")
         like = edit.path.stat() if edit.before is not None else None
         if like and not os.access(edit.path, os.W_OK):
             raise _left_alone(edit.path, PermissionError(errno.EACCES, "it is write-protected"))
         if edit.backup is not None:
-            _write_or_remove(backup_of(edit.path), edit.backup, like)
-        _write_or_remove(edit.path, edit.after, like)
+            write_private(backup_of(edit.path), edit.backup, like=like)
+        if edit.after is None:
+            remove_file(edit.path)
+        else:
+            write_private(edit.path, edit.after, like=like)
         if edit.backup is None:
             remove_file(backup_of(edit.path))
     except OSError as error:
@@ -988,7 +714,7 @@ _SECRET_VALUE = re.compile(
 
 
 def edit_diff(client: Client, edit: FileEdit) -> str:
-    """How our entry changes, in JSON as a unified diff, without the values of what reads like a secret.
+    """Return how our entry changes, in JSON as a unified diff, without the values of what reads like a secret.
 
     Nothing else of the file is shown: it changes in nothing else, and the other servers' entries may hold secrets.
     """
@@ -1257,7 +983,7 @@ def _project_path(session: Session) -> str:
     for client in _named_clients(session) if session.arguments.scope == "project" else ():
         for path in client_paths(client, _this_machine(session), "project"):
             with contextlib.suppress(OSError, ValueError, RecursionError):
-                variables = (entry_in(client, _read_bytes(path)) or {}).get("env")
+                variables = (entry_in(client, _file_content(path)) or {}).get("env")
                 folder = variables.get("LANCEDB_PATH") if isinstance(variables, dict) else None
                 if isinstance(folder, str) and folder.strip() and not is_address(folder):
                     return folder
@@ -1267,7 +993,7 @@ def _project_path(session: Session) -> str:
 def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
     """The answers to store, by variable name; "" takes a stored one out."""
     options, settings = session.arguments, session.settings
-    found = anythingllm_folder(session.environ)
+    found = anythingllm_folder(_this_machine(session))
     if found and not options.path:
         say(f"AnythingLLM's folder was found: {found}")
     suggested = settings.path or (str(found) if found else "")
@@ -1463,7 +1189,7 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
     stored = {name for name in values if values[name]} | ({"OPENAI_API_KEY"} if key else set())
     done, code = _edit_clients(
         session,
-        lambda client, path: plan_entry(client, path, client.checked_entry(session.command, variables), stored=stored),
+        lambda client, path: plan_edit(client, path, client.checked_entry(session.command, variables), stored=stored),
     )
     _say_store_secrets(session, values)
     if session.arguments.dry_run:
@@ -1506,7 +1232,7 @@ def _forget_stored(session: Session) -> int:
 def _edit_without_asking(session: Session) -> int:
     """`--remove` and `--dry-run`: nothing is stored, and the files of clients alone are looked at."""
     if session.arguments.remove:
-        return _edit_clients(session, plan_removal)[1]
+        return _edit_clients(session, lambda client, path: plan_edit(client, path, None))[1]
     return _write_clients(session, _ask_settings(session, interactive=False), "")
 
 

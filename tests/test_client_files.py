@@ -129,11 +129,11 @@ def data_of(name: str, path: Path) -> dict[str, Any]:
 
 
 def add(name: str, path: Path, **variables: str) -> None:
-    lancelot_setup.apply_edit(lancelot_setup.plan_entry(client_of(name), path, entry_of(name, variables)))
+    lancelot_setup.apply_edit(lancelot_setup.plan_edit(client_of(name), path, entry_of(name, variables)))
 
 
 def remove(name: str, path: Path) -> None:
-    lancelot_setup.apply_edit(lancelot_setup.plan_removal(client_of(name), path))
+    lancelot_setup.apply_edit(lancelot_setup.plan_edit(client_of(name), path, None))
 
 
 def make(path: Path, content: str | bytes) -> bytes:
@@ -309,7 +309,7 @@ def test_a_second_run_changes_nothing_and_keeps_no_other_backup(name: str, tmp_p
     before = make(path, foreign(name))
     add(name, path)
     once, stamp = path.read_bytes(), path.stat().st_mtime_ns
-    edit = lancelot_setup.plan_entry(client_of(name), path, entry_of(name))
+    edit = lancelot_setup.plan_edit(client_of(name), path, entry_of(name))
     assert not edit.changes
     assert lancelot_setup.edit_diff(client_of(name), edit) == ""
     lancelot_setup.apply_edit(edit)
@@ -329,8 +329,8 @@ def test_an_entry_of_ours_is_replaced_where_it_stands_with_what_a_person_added(n
         "timeout": 9,
         "env": {"LANCELOT_CHAT_MODEL": "m", "LANCEDB_PATH": "/old", "HOME": "/old", "XDG_CONFIG_HOME": "/old"},
     }
-    lancelot_setup.apply_edit(lancelot_setup.plan_entry(client, path, old))
-    edit = lancelot_setup.plan_entry(client, path, entry_of(name), stored={"LANCEDB_PATH"})
+    lancelot_setup.apply_edit(lancelot_setup.plan_edit(client, path, old))
+    edit = lancelot_setup.plan_edit(client, path, entry_of(name), stored={"LANCEDB_PATH"})
     lancelot_setup.apply_edit(edit)
     assert lancelot_setup.entry_in(client, path.read_bytes()) == (
         entry_of(name) | {"timeout": 9, "env": {"LANCELOT_CHAT_MODEL": "m"}}
@@ -350,7 +350,9 @@ def test_an_entry_is_taken_out_also_where_the_rest_changed_since(name: str, tmp_
     backup(path).unlink()
     make(path, path.read_bytes().replace(b"other", b"renamed"))
     remove(name, path)
-    assert path.read_bytes() == foreign(name).encode().replace(b"other", b"renamed")
+    left, expected = path.read_bytes(), foreign(name).encode().replace(b"other", b"renamed")
+    assert left.rstrip() == expected.rstrip()
+    assert left == expected or name == "codex"  # of TOML a blank line may stay
     assert b"lancelot.pyz" in backup(path).read_bytes()
 
 
@@ -382,7 +384,11 @@ def test_an_entry_among_tables_of_its_own_keeps_what_a_person_added(tmp_path: Pa
     add("codex", tmp_path / "file")
     added = {"startup_timeout_sec": 20, "tools": {"a": {"b": True}}, "env": {"LANCEDB_TABLE": "t"}}
     assert data_of("codex", tmp_path / "file") == {"mcp_servers": {"lancelot": entry_of("codex") | added}, "z": {}}
-    assert "\n\n# next\n[z]\n" in (tmp_path / "file").read_text(encoding="utf-8")
+    assert "\n[z]\n" in (tmp_path / "file").read_text(encoding="utf-8")
+    assert "\n# next\n" in (tmp_path / "file").read_text(encoding="utf-8")
+    backup(tmp_path / "file").unlink()
+    remove("codex", tmp_path / "file")
+    assert "".join((tmp_path / "file").read_text(encoding="utf-8").split()) == "[z]#next"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows gives every program these variables")
@@ -425,7 +431,7 @@ def test_a_difference_shows_our_entry_alone_and_no_secret_in_it(name: str, tmp_p
     path.write_bytes(client.format.put(before, client.keys, ours).replace("\n", " ").encode())
     if name == "codex":
         path.write_text(client.format.put(before, client.keys, ours), encoding="utf-8")
-    shown = lancelot_setup.edit_diff(client, lancelot_setup.plan_entry(client, path, entry_of(name)))
+    shown = lancelot_setup.edit_diff(client, lancelot_setup.plan_edit(client, path, entry_of(name)))
     assert [secret for secret in ("ghp_", "sk-", "5five") if secret in shown] == []
     assert '-    "command": "old"' in shown
     assert '"PLAIN": "shown"' in shown
@@ -438,7 +444,7 @@ def test_a_difference_shows_our_entry_alone_and_no_secret_in_it(name: str, tmp_p
 BROKEN_JSON = (
     ('{"mcpServers": {', "Expecting"),
     ("[]", "no JSON object"),
-    ('{"KEY": []}', "is no object"),
+    ('{"KEY": []}', "holds no servers by name"),
     ('{"KEY": {"lancelot": "x"}}', "no entry of a server"),
     ('{"KEY": {"lancelot": {}, "lancelot": {}}}', "twice"),
     ('{"a": NaN}', "NaN is not JSON"),
@@ -450,10 +456,9 @@ BROKEN_TOML = (
     ('model = "x\n', ""),
     ("a = [1,\n", ""),
     ("words\n", "line 1"),
-    ("mcp_servers = {}\n", "otherwise than as a table"),
-    ("[mcp_servers]\nlancelot = {}\n", "otherwise than as a table"),
-    ("mcp_servers.lancelot.command = 'x'\n", "otherwise than as a table"),
-    ("[[mcp_servers]]\na = 1\n", "is a list"),
+    ("[[mcp_servers]]\na = 1\n", "holds no servers by name"),
+    ("[mcp_servers]\nlancelot = 1\n", "no entry of a server"),
+    ("mcp_servers = [{a = 1}]\n", "holds no servers by name"),
     (b"a = '\xff'", "not UTF-8"),
 )
 
@@ -490,22 +495,21 @@ def test_a_last_comma_where_the_client_takes_none_is_a_broken_file(tmp_path: Pat
     add("cursor", tmp_path / "file")
 
 
-def test_a_python_without_tomllib_reads_back_what_it_wrote_and_sees_what_is_broken() -> None:
-    keys = ("mcp_servers", "lancelot")
-    entry = entry_of("codex", {"SHIV_ROOT": '/a "b"\\c'})
-    text = lancelot_setup.TOML.put(FOREIGN_TOML, keys, entry)
-    assert lancelot_setup.toml_line_data(text, keys) == entry
-    assert lancelot_setup.toml_line_data(FOREIGN_TOML, keys) is None
-    lancelot_setup.check_toml_lines(text)
-    for broken in ('a = "x\n', "a = [1,\n", "words\n", "[a\n", "a = 1\n= 2\n"):
-        with pytest.raises(ValueError, match=r"(in|of) it"):
-            lancelot_setup.check_toml_lines(broken)
+@pytest.mark.parametrize(
+    "text", ["mcp_servers = {}\n", "[mcp_servers]\nlancelot = {}\n", "mcp_servers.lancelot.command = 'x'\n[a]\n"]
+)
+def test_servers_that_are_not_tables_of_their_own_are_edited_too(text: str, tmp_path: Path) -> None:
+    make(tmp_path / "file", text)
+    add("codex", tmp_path / "file")
+    assert data_of("codex", tmp_path / "file")["mcp_servers"] == {"lancelot": entry_of("codex")}
+    remove("codex", tmp_path / "file")
+    assert not data_of("codex", tmp_path / "file").get("mcp_servers")
 
 
 def test_a_file_that_changed_in_the_meantime_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "file"
     make(path, "{}")
-    edit = lancelot_setup.plan_entry(client_of("cursor"), path, entry_of("cursor"))
+    edit = lancelot_setup.plan_edit(client_of("cursor"), path, entry_of("cursor"))
     make(path, '{"new": 1}')
     with pytest.raises(lancelot.LancelotError, match="changed in the meantime"):
         lancelot_setup.apply_edit(edit)
@@ -541,7 +545,7 @@ import os, pathlib, signal, sys
 import lancelot, lancelot_setup
 path, steps = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 client = next(client for client in lancelot_setup.CLIENTS if client.name == "cursor")
-edit, replace, done = lancelot_setup.plan_entry(client, path, client.entry(["x"], {})), os.replace, []
+edit, replace, done = lancelot_setup.plan_edit(client, path, client.entry(["x"], {})), os.replace, []
 def counted(*paths):
     if len(done) == steps:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -128,10 +128,10 @@ def test_a_client_s_own_reader_sees_what_was_written_and_what_was_there(
     path = tmp_path / "file"
     path.write_text(before, encoding="utf-8")
     entry = client.entry(["/opt/å \u2028/python3", 'C:\\"x".pyz'], {"SHIV_ROOT": "/a, }"})
-    lancelot_setup.apply_edit(lancelot_setup.plan_entry(client, path, entry))
+    lancelot_setup.apply_edit(lancelot_setup.plan_edit(client, path, entry))
     read = json.loads(run_node(["node", node_clients / "read.mjs", reader, path], cwd=tmp_path))
     assert read == {client.key: {"other": {"command": "node", "args": ["http://x//y, }"]}, "lancelot": entry}}
-    lancelot_setup.apply_edit(lancelot_setup.plan_removal(client, path))
+    lancelot_setup.apply_edit(lancelot_setup.plan_edit(client, path, None))
     assert path.read_text(encoding="utf-8") == before
 
 

@@ -66,7 +66,7 @@ def test_client_snippets_are_what_init_writes_and_prints() -> None:
     )
     clients = {title: text for titles, text in shown.items() for title in titles.split(", ")}
     for client in lancelot_setup.CLIENTS:
-        assert client.format.entry(clients[client.title], client.keys) == client.entry(documents.SAMPLE, {})
+        assert lancelot_setup.entry_in(client, clients[client.title].encode()) == client.entry(documents.SAMPLE, {})
     assert json.loads(clients["Claude Desktop"]) == json.loads(lancelot_setup.client_entry(documents.SAMPLE, {}))
     assert clients["Claude Code by its own command"] == lancelot_setup.claude_command(documents.SAMPLE, {}) + "\n"
     assert len(clients) == len(lancelot_setup.CLIENTS) + 1

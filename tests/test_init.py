@@ -502,26 +502,26 @@ def test_forget_that_cannot_remove_a_file_is_a_sentence(init: Init, config_dir: 
 
 
 @pytest.mark.parametrize(
-    ("storage", "variables"),
+    ("storage", "system", "variables"),
     [
-        ("home/.config/anythingllm-desktop/storage", {}),
-        ("home/.config/anythingllm-desktop/storage", {"XDG_CONFIG_HOME": "elsewhere"}),
-        ("config/anythingllm-desktop/storage", {"XDG_CONFIG_HOME": "config"}),
-        ("home/Library/Application Support/anythingllm-desktop/storage", {}),
-        ("roaming/anythingllm-desktop/storage", {"APPDATA": "roaming"}),
-        ("docker", {"STORAGE_DIR": "docker"}),
+        ("home/.config/anythingllm-desktop/storage", "linux", {}),
+        ("config/anythingllm-desktop/storage", "linux", {"XDG_CONFIG_HOME": "config"}),
+        ("home/Library/Application Support/anythingllm-desktop/storage", "macos", {}),
+        ("roaming/anythingllm-desktop/storage", "windows", {"APPDATA": "roaming"}),
+        ("docker", "linux", {"STORAGE_DIR": "docker"}),
     ],
 )
 def test_anythingllm_s_folder_is_found_where_it_keeps_it(
-    storage: str, variables: dict[str, str], tmp_path: Path
+    storage: str, system: lancelot_setup.System, variables: dict[str, str], tmp_path: Path
 ) -> None:
     home = {"HOME": str(tmp_path / "home"), "USERPROFILE": str(tmp_path / "home")}
     environ = home | {name: str(tmp_path / value) for name, value in variables.items()}
+    machine = lancelot_setup.Machine(system, environ, tmp_path)
     folder = tmp_path / storage / "lancedb"
     folder.mkdir(parents=True)
-    assert lancelot_setup.anythingllm_folder(environ) is None
+    assert lancelot_setup.anythingllm_folder(machine) is None
     (folder / "notes.lance").mkdir()
-    assert lancelot_setup.anythingllm_folder(environ) == folder
+    assert lancelot_setup.anythingllm_folder(machine) == folder
 
 
 def test_init_takes_anythingllm_s_folder_where_none_is_given(init: Init, machine: Path, config_dir: Path) -> None:
