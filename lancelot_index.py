@@ -35,6 +35,7 @@ import itertools
 import json
 import locale
 import logging
+import math
 import os
 import re
 import signal
@@ -45,10 +46,10 @@ import threading
 import time
 import zipfile
 import zlib
-from collections import Counter
+from collections import ChainMap, Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from lancelot import (
     COMPLETE_METADATA,
@@ -77,7 +78,6 @@ from lancelot import (
     listed,
     load_lancedb,
     load_settings,
-    logger,
     one_line,
     parse_json_object,
     plural,
@@ -120,6 +120,8 @@ MAX_CHARACTERS = 50_000_000
 """Characters that one document may give: tables and packed documents can hold far more text than bytes."""
 MAX_SECTIONS = 1_000_000
 MAX_TITLE = 300
+MAX_HEADER = 300
+"""Characters of a table's header that are repeated where the table is cut."""
 
 
 class UnreadableError(LancelotError):
@@ -148,7 +150,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """The text of a file, and which reader gave it."""
+    """The text of a file, which reader gave it, and what of the file is missing or doubtful, if anything."""
 
     extractor: str
     sections: tuple[Section, ...]
@@ -158,23 +160,23 @@ class Document:
 _LETTER, _GAP = "[A-Za-z0-9+/]", r"(?:\s|&#(?:10|xA);){1,40}"
 # Mail and drawing programs write it in lines.
 _MORE = rf"(?:{_GAP}{_LETTER}{{20,}})*(?:{_GAP}{_LETTER}+(?=[=\"')]))?=*"
-_DATA_URI = re.compile(rf";base64,[\w+/%=-]*{_MORE}")
-_BASE64 = re.compile(rf"(?<!{_LETTER})(?:{_LETTER}{{200,}}|{_LETTER}{{60,}}(?:{_GAP}{_LETTER}{{60,}}){{2}}){_MORE}")
-"""More than a hash or a short key has."""
+_BASE64 = re.compile(
+    rf";base64,[\w+/%=-]*{_MORE}|(?<!{_LETTER})(?:{_LETTER}{{200,}}|{_LETTER}{{60,}}(?:{_GAP}{_LETTER}{{60,}}){{2}}){_MORE}"
+)
+"""The content of a data URI, or more than a hash or a short key has."""
 
 
 def without_base64(text: str) -> str:
     """The text with a mark in the place of pictures and other bytes that are written in it; the lines stay."""
 
-    def mark(found: re.Match[str]) -> str:
-        feeds = "\n" * found[0].count("\n")
-        if found[0].startswith(";"):
-            return ";base64,…" + feeds
+    def mark(run: re.Match[str]) -> str:
+        is_uri = run[0].startswith(";")
         # Sequences of genes, numbers in hexadecimal and long paths are words to search for.
-        mixed = all(re.search(kind, found[0]) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
-        return "…" + feeds if mixed else found[0]
+        if not is_uri and not all(re.search(kind, run[0]) for kind in ("[a-z]", "[A-Z]", "[0-9]")):
+            return run[0]
+        return (";base64,…" if is_uri else "…") + "\n" * run[0].count("\n")
 
-    return _BASE64.sub(mark, _DATA_URI.sub(mark, text))
+    return _BASE64.sub(mark, text)
 
 
 class HeadingPath:
@@ -185,8 +187,7 @@ class HeadingPath:
 
     def enter(self, level: int, title: str) -> str:
         """The path that holds from this heading on."""
-        while self._open and self._open[-1][0] >= level:
-            self._open.pop()
+        self._open = [(outer, name) for outer, name in self._open if outer < level]
         self._open.append((level, shorten(one_line(without_base64(title)), MAX_TITLE // 3)))
         return self.title
 
@@ -202,40 +203,39 @@ _TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(
 _SOFT_DIVISION = re.compile(r"[ \t]?(?<!\S)(\S*[^\W\d_])[\u00ad¬][ \t]*\n[ \t]*(?=[^\W\d_])")
 
 
-def readable(text: str) -> str:
-    """The text without what colours it in a terminal, what nobody sees in its words, and marks where a line end divides one.
-
-    Such a word goes to the next line, so that lines keep their numbers.
-    """
-    text = _TERMINAL_CODE.sub("", text) if "\x1b" in text else text
-    return text if text.isascii() else visible(_SOFT_DIVISION.sub(r"\n\1", text))
-
-
 def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> Document:
-    """A document of the sections that hold text, those without a heading under its own `title`."""
+    """A document of the sections that hold text, those without a heading under its own `title`.
+
+    Codes of terminals and invisible characters are left out. A word that such a character divides at a line end goes to
+    the next line, so that lines keep their numbers.
+    """
     kept: list[Section] = []
     characters = 0
     for section in sections:
-        text = readable(section.text)
+        text = _TERMINAL_CODE.sub("", section.text) if "\x1b" in section.text else section.text
+        text = text if text.isascii() else visible(_SOFT_DIVISION.sub(r"\n\1", text))
         characters += len(text)
         if characters > MAX_CHARACTERS:
             raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
         if len(kept) >= MAX_SECTIONS:
             raise UnreadableError(f"holds more than {MAX_SECTIONS:,} rows or paragraphs")
         if text and not text.isspace():
-            text, own_title = without_base64(text), visible(section.title or title)
-            same = text == section.text and own_title == section.title
-            kept.append(section if same else replace(section, text=text, title=own_title))
+            kept.append(replace(section, text=without_base64(text), title=visible(section.title or title)))
     if not kept:
         raise IgnoredError("empty")
     return Document(extractor, tuple(kept))
+
+
+def plain_document(text: str) -> Document:
+    """Text without a structure that is known."""
+    return collect("text", [Section(text, line=1)])
 
 
 _DIVIDED_WORD = re.compile(
     r"[ \t]?(?<!\S)([(\"'«„“‘\[]*)((?:[^\W\d_]+[-’'])*[^\W\d_]{2,})[-\u2010][ \t]*\n[ \t]*([^\W\d_]{2,})(?![\w@/\\=(]|\.\w)"
 )
 _HYPHENATED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
-_AFTER_A_SUSPENDED_HYPHEN = frozenset("and bis et och oder og or ou und".split())  # noqa: SIM905 - words are read best as words
+_AFTER_A_SUSPENDED_HYPHEN = ("and", "bis", "et", "och", "oder", "og", "or", "ou", "und")
 
 
 def with_whole_words(document: Document) -> Document:
@@ -243,20 +243,16 @@ def with_whole_words(document: Document) -> Document:
 
     The hyphen stays where the document writes the word with it elsewhere, or the word has others; a name keeps it too.
     """
-    every = "\n".join(section.text for section in document.sections)
-    if not _DIVIDED_WORD.search(every):
-        return document
-    words = set(_HYPHENATED.findall(every.lower()))
+    words = set(_HYPHENATED.findall("\n".join(section.text for section in document.sections).lower()))
 
-    def join(found: re.Match[str]) -> str:
-        opening, left, right = found.groups()
-        joined, hyphenated = f"{left}{right}".lower(), f"{left}-{right}".lower()
+    def join(division: re.Match[str]) -> str:
+        opening, left, right = division.groups()
         if right in _AFTER_A_SUSPENDED_HYPHEN:
-            return found[0]
-        name = not right.islower() and not (left.isupper() and right.isupper())
-        compound = "-" in left or left.lower() in ("self", "well") or hyphenated in words
-        kept = "-" if name or (compound and joined not in words) else ""
-        return f"\n{opening}{left}{kept}{right}"
+            return division[0]
+        is_name = not right.islower() and not (left.isupper() and right.isupper())
+        is_compound = "-" in left or left.lower() in ("self", "well") or f"{left}-{right}".lower() in words
+        hyphen = "-" if is_name or (is_compound and f"{left}{right}".lower() not in words) else ""
+        return f"\n{opening}{left}{hyphen}{right}"
 
     whole = (replace(section, text=_DIVIDED_WORD.sub(join, section.text)) for section in document.sections)
     return replace(document, sections=tuple(whole))
@@ -265,74 +261,28 @@ def with_whole_words(document: Document) -> Document:
 # --- bytes to text
 
 
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
-"""UTF-32 before UTF-16, whose little-endian mark is the beginning of its own."""
-
 _LATIN_PAGES = ("cp1252", "cp1250", "cp1254", "iso8859-2")
 _CODE_PAGES = (
     *("cp1252", "cp1250", "cp1251", "koi8-r", "cp932", "euc-jp", "gb18030", "big5", "cp949"),
     *("cp1253", "cp1254", "cp1255", "cp1256", "cp866"),
 )
+_SUPERSETS = {"iso-8859-1": "cp1252", "iso-8859-9": "cp1254"}
+"""What browsers read instead of an encoding that is named: https://encoding.spec.whatwg.org/#names-and-labels"""
+CERTAIN = 0.95
+"""The confidence of chardet in a byte-order mark, an encoding that the text declares, and others that have a form."""
 SURE = 0.05
 """The confidence below which a guess is told: bytes that leave ASCII are few, or fit several encodings."""
 MUCH_LIKELIER = 1.25
 """How many times likelier than the usual Western code page another one must be."""
-_DECLARED = re.compile(
-    rb"""\A\s*<\?xml\b[^>]{0,200}?\sencoding\s*=\s*["']([\w.:-]{1,40})"""
-    rb"""|<meta\b[^>]{0,300}?\bcharset\s*=\s*["']?\s*([\w.:-]{1,40})"""
-    rb"""|\A(?:[^\n]{0,500}\n)?[ \t\f]*\#[^\n]{0,200}?coding[:=][ \t]*([\w.-]{1,40})""",
-    re.IGNORECASE,
-)
-"""What XML, HTML and source code say of their encoding."""
-_OLD_ENCODINGS = re.compile(r"iso|cp|koi8|mac|euc|gb|hz|big5|shift|johab|tis|kz|ptcp")
-_SUPERSETS = {
-    "iso8859-1": "cp1252",
-    "iso8859-9": "cp1254",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-    "shift_jis": "cp932",
-    "euc_kr": "cp949",
-    "tis-620": "cp874",
-}
-"""What browsers read instead of an encoding that is named: https://encoding.spec.whatwg.org/#names-and-labels"""
 _CONTROL_BYTES = bytes({*range(7), *range(14, 27), *range(28, 32)})
 _SAMPLE = 32_768
 
 
-def _marked_text(content: bytes) -> str | None:
-    """The text after a byte-order mark."""
-    for mark, encoding in _BYTE_ORDER_MARKS:
-        if content.startswith(mark):
-            return content[len(mark) :].decode(encoding, "replace")
-    return None
-
-
-def _wide_encoding(content: bytes) -> str | None:
-    """UTF-16 without a mark: zeros on one side of the pairs only, and nothing in the text that is not printed."""
-    sample = content[: _SAMPLE // 4 * 2]
-    zeros = sample[0::2].count(0), sample[1::2].count(0)
-    # Where all letters are of ASCII, one side is zeros altogether; less of them are stray ones.
-    fewest = len(sample) // 2 * (0.9 if sample.isascii() else 0.02)
-    if min(zeros) or max(zeros) < max(fewest, 1):
-        return None
-    encoding = "utf-16-be" if zeros[0] else "utf-16-le"
-    try:
-        text = codecs.getincrementaldecoder(encoding)().decode(sample)
-    except UnicodeDecodeError:
-        return None
-    return encoding if all(letter.isprintable() or letter.isspace() for letter in text) else None
-
-
-def _is_binary(content: bytes, *, unusual: bytes) -> bool:
-    """Whether there are more than a few of the bytes that no text holds."""
+def _refuse_binary(content: bytes, unusual: bytes) -> None:
+    """Raise IgnoredError if there are more than a few of the bytes that no text holds."""
     count = len(content) - len(content.translate(None, delete=unusual))
-    return count > min(max(len(content) // 20, 1), 4 + len(content) // 2000)
+    if count > min(max(len(content) // 20, 1), 4 + len(content) // 2000):
+        raise IgnoredError("binary")
 
 
 def _telling_lines(content: bytes) -> bytes:
@@ -344,25 +294,6 @@ def _telling_lines(content: bytes) -> bytes:
     sample = b"\n".join(lines)[:_SAMPLE]
     whole = sample.rfind(b"\n", _SAMPLE // 2)
     return sample[:whole] if len(sample) == _SAMPLE and whole >= 0 else sample  # no character is cut in two
-
-
-def _declared_encoding(content: bytes) -> str | None:
-    """The encoding that a page or a program declares for itself, or None if there is none that Python knows."""
-    head = content[:2048]
-    found = _DECLARED.search(head)
-    if not found or (found[2] and not head.lstrip().startswith(b"<")):
-        return None
-    try:
-        name = codecs.lookup(next(filter(None, found.groups())).decode("ascii")).name
-    except LookupError:
-        return None
-    return _SUPERSETS.get(name, name) if _OLD_ENCODINGS.match(name) else None
-
-
-def _usual_page() -> str:
-    """The code page of Latin script that this system has, or that of Western Europe."""
-    usual = codecs.lookup(locale.getpreferredencoding(do_setlocale=False)).name
-    return usual if usual in _LATIN_PAGES else "cp1252"
 
 
 def _guess_encoding(content: bytes) -> tuple[str, bool]:
@@ -377,32 +308,36 @@ def _guess_encoding(content: bytes) -> tuple[str, bool]:
     runs = re.findall(rb"[\x80-\xff]+", sample)
     is_latin = sum(len(run) == 1 for run in runs) * 2 >= sum(map(len, runs))
     pages = _LATIN_PAGES if is_latin else _CODE_PAGES
-    found = detect_all(sample, ignore_threshold=True, include_encodings=pages, prefer_superset=True)
-    confidences = {codecs.lookup(one["encoding"]).name: one["confidence"] for one in reversed(found) if one["encoding"]}
-    usual = _usual_page()
-    best = max(confidences, key=lambda name: confidences[name], default=usual)
-    if is_latin and (len(runs) == 1 or confidences.get(best, 0) <= MUCH_LIKELIER * confidences.get(usual, 0)):
+    guesses = detect_all(sample, ignore_threshold=True, include_encodings=pages, prefer_superset=True)
+    likely = {
+        codecs.lookup(guess["encoding"]).name: guess["confidence"] for guess in guesses[::-1] if guess["encoding"]
+    }
+    usual = codecs.lookup(locale.getpreferredencoding(do_setlocale=False)).name
+    usual = usual if usual in _LATIN_PAGES else "cp1252"
+    best = max(likely, key=lambda name: likely[name], default=usual)
+    if is_latin and (len(runs) == 1 or likely.get(best, 0) <= MUCH_LIKELIER * likely.get(usual, 0)):
         best = usual
-    return best, confidences.get(best, 0) >= SURE
+    return best, likely.get(best, 0) >= SURE
 
 
-def _narrow_text(content: bytes) -> tuple[str, str]:
-    """UTF-8, also with a few broken places; else the encoding that is declared, else the code page that fits."""
-    declared, guess = _declared_encoding(content), ""
-    try:
-        text = content.decode(declared if declared and declared.startswith("iso2022") else "utf-8")
-    except UnicodeDecodeError:
-        text = content.decode("utf-8", "replace")
-        whole = len(re.findall(r"[^\x00-\x7f\ufffd]+", text))
-        if text.count("\ufffd") * 5 > whole:
-            if _is_binary(content, unusual=_CONTROL_BYTES):
-                raise IgnoredError("binary") from None
-            guess, is_sure = ("", True) if declared else _guess_encoding(content)
-            text = content.decode(declared or guess, "replace")
-            guess = "" if is_sure else guess
-    if _is_binary(content, unusual=b"\x00"):
-        raise IgnoredError("binary")
-    return text, guess
+def _any_text(content: bytes) -> tuple[str, str]:
+    """UTF-8, also with a few broken places; else what is marked or declared, else the code page that fits."""
+    from chardet import detect
+
+    has_form = b"\0" in content or b"\x1b$" in content  # of UTF-16 and ISO-2022, which UTF-8 would take too
+    with contextlib.suppress(UnicodeDecodeError):
+        if not has_form:
+            return content.decode("utf-8-sig"), ""
+    form = detect(content, max_bytes=_SAMPLE)
+    encoding = (form["encoding"] or "").lower()
+    if form["confidence"] >= CERTAIN and encoding not in ("", "ascii", "utf-8"):
+        return content.decode(_SUPERSETS.get(encoding, encoding), "replace"), ""
+    text = content.decode("utf-8", "replace")
+    if text.count("\ufffd") * 5 <= len(re.findall(r"[^\x00-\x7f\ufffd]+", text)):
+        return text, ""
+    _refuse_binary(content, _CONTROL_BYTES)
+    guess, is_sure = _guess_encoding(content)
+    return content.decode(guess, "replace"), "" if is_sure else guess
 
 
 def decode_text(content: bytes) -> tuple[str, str]:
@@ -410,58 +345,16 @@ def decode_text(content: bytes) -> tuple[str, str]:
 
     IgnoredError is raised where they are no text.
     """
-    text, guess = _marked_text(content), ""
-    if text is None:
-        wide = _wide_encoding(content)
-        text, guess = (content.decode(wide, "replace"), "") if wide else _narrow_text(content)
+    text, guess = _any_text(content)
+    if "\0" in text:
+        _refuse_binary(text.encode("utf-8", "replace"), b"\0")
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", " "), guess
 
 
 # --- headings: Markdown and reStructuredText
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A heading of a text: the line where its part begins, counted from 0, its level and its words."""
-
-    line: int
-    level: int
-    title: str
-
-
 _WORD = re.compile(r"\w")
-MAX_HEADER = 300
-"""Characters of a table's header that are repeated where the table is cut."""
-
-
-def cut_at_marks(lines: Sequence[str], marks: Iterable[Mark], *, path: HeadingPath | None = None) -> Iterator[Section]:
-    """Every line in one section each, which begin at the marks."""
-    path = path or HeadingPath()
-    start, title, headings = 0, path.title, 0
-    for mark in marks:
-        # A heading without a body stays with the next one, whose title says it where it is below it.
-        if sum(_WORD.search(line) is not None for line in itertools.islice(lines, start, mark.line)) > headings:
-            yield Section("\n".join(lines[start : mark.line]), title, start + 1)
-            start, headings = mark.line, 0
-        title, headings = path.enter(mark.level, mark.title), headings + 1
-    yield Section("\n".join(lines[start:]), title, start + 1)
-
-
-def _atx_heading(line: str) -> tuple[int, str] | None:
-    """The level and the words of `## Words ##`."""
-    text = line.strip()
-    level = len(text) - len(text.lstrip("#"))
-    if not 1 <= level <= 6 or line.startswith(("    ", "\t")) or text[level : level + 1] not in ("", " ", "\t"):  # noqa: PLR2004 - Markdown has six levels
-        return None
-    words = text[level:].strip()
-    bare = words.rstrip("#")
-    return level, (bare.rstrip() if not bare or bare[-1] in " \t" else words)
-
-
-_SETEXT = re.compile(r" {0,3}(?:=+|--+)[ \t]*")
-_NO_PARAGRAPH = re.compile(r"\s*$|    |\t| {0,3}(?:[>#|<]|[-*+][ \t]|\d+[.)][ \t])")
-_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
-_RAW_TAG = "(?:pre|script|style|textarea)"
 _BLOCK_TAGS = frozenset(
     """
     address article aside base basefont blockquote body caption center col colgroup dd details dialog dir div dl dt
@@ -470,145 +363,99 @@ _BLOCK_TAGS = frozenset(
     title tr track ul
     """.split()  # noqa: SIM905 - words are read best as words
 )
-_HTML_BLOCKS = tuple(
-    (re.compile(f" {{0,3}}{opening}", re.IGNORECASE), re.compile(closing, re.IGNORECASE))
-    for opening, closing in (
-        (rf"<{_RAW_TAG}(?:\s|>|$)", f"</{_RAW_TAG}>"),
-        ("<!(?=--)", "-->"),
-        (r"<\?", r"\?>"),
-        (r"<!\[CDATA\[", "]]>"),
-        ("<![a-z]", ">"),
-        (rf"</?(?:{'|'.join(sorted(_BLOCK_TAGS))})(?:\s|/?>|$)", r"^\s*$"),
-        (r"</?[a-z][a-z0-9-]*(?:\s[^<>]*)?>\s*$", r"^\s*$"),
-    )
+_VERBATIM = re.compile(
+    rf"""^[ ]{{0,3}}(?:
+      (?P<fence>`{{3,}}(?=[^`\n]*$)|~{{3,}})(?s:.*?)(?:^[ ]{{0,3}}(?P=fence)[`~]*[ \t]*$|\Z)
+    | <(?P<tag>pre|script|style|textarea)(?=[\s>])(?s:.*?)(?:</(?:pre|script|style|textarea)>|\Z)
+    | <!(?=--)(?s:.*?)(?:-->|\Z) | <\?(?s:.*?)(?:\?>|\Z) | <!\[CDATA\[(?s:.*?)(?:\]\]>|\Z) | <![a-z](?s:.*?)(?:>|\Z)
+    | (?:</?(?:{"|".join(sorted(_BLOCK_TAGS))})(?=[\s/>])
+        |(?<![^\n]\n)(?<![^\n]\n[ ])</?[a-z][a-z0-9-]*(?:\s[^<>\n]*)?>[ \t]*$)(?s:.*?)(?=^[ \t]*$|\Z)
+    )""",
+    re.MULTILINE | re.IGNORECASE | re.VERBOSE,
 )
-"""How a block of HTML begins and ends, as CommonMark has it; one of the last kind does not interrupt a paragraph."""
-
-
-def _verbatim_end(line: str, *, paragraph: bool) -> re.Pattern[str] | None:
-    """What ends the code or HTML that begins with a line; None where none does, or where the line ends it too."""
-    if fence := _FENCE.match(line):
-        return re.compile(rf"^ {{0,3}}{fence[1][0]}{{{len(fence[1])},}}\s*$")
-    for opening, closing in _HTML_BLOCKS[: -1 if paragraph else None]:
-        if begins := opening.match(line):
-            return None if closing.search(line, begins.end()) else closing
-    return None
-
-
-def _front_matter(lines: Sequence[str]) -> int:
-    """How many lines of metadata stand at the beginning, with their rules: YAML or TOML."""
-    rule = lines[0].rstrip()
-    if rule not in ("---", "+++") or not any(map(str.strip, lines[1:2])):
-        return 0
-    ends = ("---", "...") if rule == "---" else ("+++",)
-    return next((at for at in range(1, len(lines)) if lines[at].rstrip() in ends), -1) + 1
-
-
+"""Code in fences and the blocks of HTML, as CommonMark has them; a tag of no block must stand alone after an empty line."""
+_MARKDOWN_HEADING = re.compile(
+    r"^ {0,3}(?:(#{1,6})(?:[ \t]+(.*))?|(?![>#|<]|[-*+][ \t]|\d+[.)][ \t])(\S.*)\n {0,3}(=+|--+)[ \t]*)$", re.MULTILINE
+)
+_NOT_SEEN = re.compile(r"(`[^`]*`)|<!--.*?(?:-->|$)|(?:^|[ \t])#+[ \t]*$")
+_FRONT_MATTER = re.compile(r"(?:(---)|\+\+\+)[ \t]*\n(?=.*\S)(?s:.*?)^(?(1)(?:---|\.\.\.)|\+\+\+)[ \t]*$", re.MULTILINE)
 _FRONT_TITLE = re.compile(
-    r"""^title[ \t]*[:=][ \t]*(?:[>|][-+]?\n[ \t]+)?(?:"([^"\n]+)"|'([^'\n]+)'|(.*))""", re.MULTILINE
+    r"""^title[ \t]*[:=][ \t]*(?:[>|][-+]?\n[ \t]+)?(?:"([^"\n]+)"|'([^'\n]+)'|((?:(?<![ \t])\#|[^\#\n])*))""",
+    re.MULTILINE,
 )
+_TABLE = re.compile(r"^[^\n|]*\|.*\n(?=[-: \t]*\|)(?=[|: \t]*-)[-|: \t]+$(?:\n(?![ \t]*$).*)*", re.MULTILINE)
 
 
-def _front_title(lines: Sequence[str]) -> str:
-    """The `title` of the metadata."""
-    found = _FRONT_TITLE.search("\n".join(lines))
-    if found is None:
-        return ""
-    return found[1] or found[2] or re.split(r"(?:^|[ \t])#", found[3], maxsplit=1)[0].strip()
+def cut_at_headings(
+    text: str, headings: Iterable[tuple[re.Match[str], int, str]], *, path: HeadingPath | None = None
+) -> Iterator[Section]:
+    """Every line in one section each, which begin at the headings: where each stands, its level and its words."""
+    path = path or HeadingPath()
+    start, line, body, title = 0, 1, 0, path.title
+    for heading, level, words in headings:
+        # A heading without a body stays with the next one, whose title says it where it is below it.
+        if _WORD.search(text, body, heading.start()):
+            yield Section(text[start : heading.start() - 1], title, line)
+            line += text.count("\n", start, heading.start())
+            start = heading.start()
+        title, body = path.enter(level, words), heading.end()
+    yield Section(text[start:], title, line)
 
 
-def _seen_words(words: str) -> str:
-    """The words of a heading that are seen: without comments, but for those in code."""
-    return re.sub(r"(`[^`]*`)|<!--.*?(?:-->|$)", r"\1", words).strip()
+def markdown_headings(text: str, start: int) -> Iterator[tuple[re.Match[str], int, str]]:
+    """The headings of both kinds, outside of fenced code and HTML."""
 
+    def hide(block: re.Match[str]) -> str:
+        return "\n".join("<" * len(line) for line in block[0].split("\n"))
 
-def markdown_marks(lines: Sequence[str], *, start: int = 0) -> Iterator[Mark]:
-    """The headings of both kinds, outside fenced code and HTML."""
-    end: re.Pattern[str] | None = None
-    paragraph = False
-    for at in range(start, len(lines)):
-        line, below = lines[at], paragraph
-        paragraph = False
-        if end:
-            end = None if end.search(line) else end
-        elif heading := _atx_heading(line):
-            yield Mark(at, heading[0], _seen_words(heading[1]))
-        elif below and _SETEXT.fullmatch(line):
-            yield Mark(at - 1, 1 if "=" in line else 2, _seen_words(lines[at - 1]))
-        else:
-            end = _verbatim_end(line, paragraph=below)
-            paragraph = end is None and not _NO_PARAGRAPH.match(line)
+    for heading in _MARKDOWN_HEADING.finditer(" " * start + _VERBATIM.sub(hide, text[start:])):
+        marks, words, underlined, rule = heading.groups()
+        level = len(marks) if marks else 1 if "=" in rule else 2
+        yield heading, level, _NOT_SEEN.sub(r"\1", without_base64(words or underlined or "")[:1000])
 
 
 def _tables_apart(section: Section) -> Iterator[Section]:
     """A part of Markdown in parts of which each is a table with its header, or holds none."""
-    lines, start = section.text.split("\n"), 0
-    for at in range(1, len(lines)):
-        if at <= start or "|" not in lines[at - 1] or not {"|", "-"} <= set(lines[at]) <= set("|-: \t"):
-            continue
-        end = next((below for below in range(at, len(lines)) if not lines[below].strip()), len(lines))
-        header = shorten(one_line(lines[at - 1]), MAX_HEADER)
-        for first, last, above in ((start, at - 1, ""), (at - 1, end, header)):
-            if first < last:
-                yield replace(section, text="\n".join(lines[first:last]), line=section.line + first, header=above)
-        start = end
-    yield replace(section, text="\n".join(lines[start:]), line=section.line + start)
+    text, line = section.text, section.line
+    cuts = [cut for table in _TABLE.finditer(text) for cut in (table.start(), table.end() + 1)]
+    for number, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(text) + 1])):
+        header = shorten(one_line(text[start : text.find("\n", start)]), MAX_HEADER) if number % 2 else ""
+        if start < end:
+            yield replace(section, text=text[start : end - 1], line=line, header=header)
+        line += text.count("\n", start, end)
 
 
-def markdown_sections(lines: Sequence[str], *, start: int = 0, path: HeadingPath | None = None) -> Iterator[Section]:
-    """Markdown by its headings and tables."""
-    for section in cut_at_marks(lines, markdown_marks(lines, start=start), path=path):
+def markdown_sections(text: str, *, start: int = 0, path: HeadingPath | None = None) -> Iterator[Section]:
+    """Markdown by its headings, the first of which is not before `start`, and by its tables."""
+    for section in cut_at_headings(text, markdown_headings(text, start), path=path):
         yield from _tables_apart(section)
 
 
 def markdown_document(text: str) -> Document:
-    """Markdown by its headings."""
-    lines = text.split("\n")
-    start = _front_matter(lines)
-    return collect("markdown", markdown_sections(lines, start=start), title=_front_title(lines[:start]))
+    """Markdown by its headings, the rest under the title of its front matter: YAML or TOML."""
+    front = _FRONT_MATTER.match(text)
+    title = _FRONT_TITLE.search(front[0]) if front else None
+    sections = markdown_sections(text, start=front.end() if front else 0)
+    return collect("markdown", sections, title=next(filter(None, title.groups()), "").strip() if title else "")
 
 
-_RULE = re.compile(r"([!-/:-@\[-`{-~])\1+")
-
-
-def _rule_of(line: str) -> str:
-    """The character that a line repeats from end to end, or nothing."""
-    text = line.rstrip()
-    return text[0] if _RULE.fullmatch(text) else ""
-
-
-def _underlines(rule: str, title: str) -> bool:
-    """Whether a rule is long enough for a title, as docutils has it."""
-    return bool(title.strip()) and not _rule_of(title) and len(rule.rstrip()) >= min(len(title.strip()), 4)
-
-
-def rst_marks(lines: Sequence[str]) -> Iterator[Mark]:
-    """The titles with a rule below, or above and below; the order in which the kinds appear makes the levels."""
-    levels: dict[tuple[str, bool], int] = {}
-    for at in range(1, len(lines)):
-        rule, title = _rule_of(lines[at]), lines[at - 1]
-        if not rule or not _underlines(lines[at], title):
-            continue
-        over = at > 1 and _rule_of(lines[at - 2]) == rule and len(lines[at - 2].rstrip()) == len(lines[at].rstrip())
-        if over or (not title[0].isspace() and (at == 1 or not lines[at - 2].strip())):
-            level = levels.setdefault((rule, over), len(levels) + 1)
-            yield Mark(at - 2 if over else at - 1, level, title.strip())
+_RULE = r"([!-/:-@\[-`{-~])"
+_RST_TITLE = re.compile(
+    rf"^(?:({_RULE}\2+)[ \t]*\n|(?<![^\n]\n)(?=\S))(?!{_RULE}\3+[ \t]*$)(?=[ \t]*\S)(.*)\n({_RULE}\6+)[ \t]*$",
+    re.MULTILINE,
+)
 
 
 def rst_document(text: str) -> Document:
-    """ReStructuredText by its titles."""
-    lines = text.split("\n")
-    return collect("rst", cut_at_marks(lines, rst_marks(lines)))
-
-
-def plain_document(text: str) -> Document:
-    """Text without a structure that is known."""
-    return collect("text", [Section(text, line=1)])
-
-
-def prose_document(text: str) -> Document:
-    """Text whose lines may divide words."""
-    return with_whole_words(plain_document(text))
+    """ReStructuredText by its titles: a rule below, or above and below; the order of the kinds makes the levels."""
+    levels: dict[tuple[str, bool], int] = {}
+    headings = []
+    for title in _RST_TITLE.finditer(text):
+        above, words, below = title[1], title[4].strip(), title[5]
+        if above in (None, below) and len(below) >= min(len(words), 4):  # as docutils has it
+            level = levels.setdefault((below[0], above is not None), len(levels) + 1)
+            headings.append((title, level, words))
+    return collect("rst", cut_at_headings(text, headings))
 
 
 # --- source code
@@ -618,23 +465,30 @@ MAX_PARSED_CODE = 2_000_000
 """Characters of Python that are parsed; longer files are read by their lines."""
 _MAX_CODE_LINE = 300
 """Characters of a line that may begin a definition."""
-
-
-def _owned(lines: Sequence[str], owners: Sequence[str]) -> Iterator[Section]:
-    """Neighbouring lines of one owner as a section; blank lines go with what stands above them."""
-    start = 0
-    for at in range(1, len(lines)):
-        if owners[at] != owners[start] and lines[at].strip():
-            yield Section("\n".join(lines[start:at]), owners[start], start + 1)
-            start = at
-    yield Section("\n".join(lines[start:]), owners[start], start + 1)
-
-
-def _comments_above(lines: Sequence[str], at: int, starts: tuple[str, ...]) -> int:
-    """Where the comments and decorations that stand directly above a line begin."""
-    while at and lines[at - 1].lstrip().startswith(starts):
-        at -= 1
-    return at
+_COMMENTS = ("//", "/*", "*", "#", "--", "@", "'''", ";;")
+_TYPE = r"(?:@?[A-Za-z_][\w:<>,.?&*\[\]]*\s+[*&]*)"
+_DEFINITION = re.compile(
+    rf"""\s*(?:(?:export|default|declare|public|private|protected|internal|static|final|abstract|async|sealed|partial|open
+        |override|virtual|readonly|unsafe|extern|const|inline|suspend|data|case|implicit|lazy|local|pub(?:\([\w ]+\))?)\s+)*
+    (?:(?!.*;\s*$)(?:
+        (?:class|interface|struct|enum(?:\s+class)?|trait|impl(?:<[^>]*>)?|namespace|module|object|record|protocol|extension
+          |defmodule|package|union|mod)\s+(?:[A-Z]+_[A-Z_]+\s+(?=\w))?(?P<outer>[A-Za-z_$][\w$.:]*)
+        |type\s+(?P<go>\w+)\s+(?:struct|interface)\b
+        |func\s+\(\s*(?:\w+\s+)?\*?(\w+)[^)]*\)\s*(\w+)
+        |(?:function\b[\s*&]*|(?:func|fun(?:\s+<[^>]*>)?|fn|defp?|sub|proc|macro_rules!|type)\s+)([\w$.:]+[?!]?))
+    |(?i:create\s+(?:\w+\s+){{0,4}}?(?:table|view|function|procedure|index|trigger|type|schema|sequence)\s+
+        (?:if\s+not\s+exists\s+)?["`\[]?([\w.]+))
+    |(?:(?:let|var)\s+)?([\w$.]+)\s*(?::[^=]*)?(?:=|<-)\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*(?::[^=]*)?=>|[\w$]+\s*=>)
+    |(?!(?:return|if|else|elif|elsif|for|foreach|while|switch|case|new|throw|delete|goto|using|typedef|do|catch|await|yield
+        |import|from|when|match|assert|print|echo|in|not|and|or|unless|until|with|raise|except|try|end)\b)
+        (?:{_TYPE}*(?:\*\s*)?([~\#]?[A-Za-z_$][\w$:~.-]*)\s*\([^;]*\{{\s*$
+        |(?P<loose>{_TYPE}+~?[A-Za-z_][\w:~]*(?=\s*\([^;]*$)|[A-Za-z_]\w*::~?[\w:~]+(?=\s*\([^;]*$)|[\w.:-]+(?=\s*\(\)\s*[{{(]?\s*$))))
+    """,
+    re.VERBOSE,
+)
+"""A line that begins a definition: one that has others within, a function by its keyword, one of SQL, one that is assigned,
+and one by its parentheses: with a brace, or `loose`, in languages that write types or where nothing else looks like it."""
+_CLOSER = re.compile(r"\s*(?:[\]})]+|end\b|fi\b|done\b)")
 
 
 def _python_owners(text: str, lines: Sequence[str]) -> list[str]:
@@ -651,8 +505,9 @@ def _python_owners(text: str, lines: Sequence[str]) -> list[str]:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         name = f"{outer} > {node.name}" if outer else node.name
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
-        start = _comments_above(lines, first, ("#",))
+        start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
+        while start and lines[start - 1].lstrip().startswith("#"):
+            start -= 1
         end = node.end_lineno or node.lineno
         owners[start:end] = [name] * (end - start)
         if isinstance(node, ast.ClassDef):
@@ -660,111 +515,57 @@ def _python_owners(text: str, lines: Sequence[str]) -> list[str]:
     return owners
 
 
-_NAME = r"([A-Za-z_$][\w$]*)"
-_MODIFIERS = r"(?:(?:export|default|declare|public|private|protected|internal|static|final|abstract|async|sealed|partial|open|override|virtual|readonly|unsafe|extern|const|inline|suspend|data|case|implicit|lazy|local|pub(?:\([\w ]+\))?)\s+)*"
-_CONTAINERS = re.compile(
-    rf"\s*{_MODIFIERS}(?:class|interface|struct|enum(?:\s+class)?|trait|impl(?:<[^>]*>)?|namespace|module|object|record|protocol|extension|defmodule|package|union|mod)\s+(?:[A-Z]+_[A-Z_]+\s+(?=\w))?([A-Za-z_$][\w$.:]*)(?!.*;\s*$)"
-)
-_GO_TYPE = re.compile(r"type\s+(\w+)\s+(?:struct|interface)\b")
-_GO_METHOD = re.compile(r"func\s+\(\s*(?:\w+\s+)?\*?(\w+)[^)]*\)\s*(\w+)")
-_KEYWORDS = re.compile(
-    rf"\s*{_MODIFIERS}(?:function\b\s*[*&]?|func|fun(?:\s+<[^>]*>)?|fn|def|defp|sub|proc|macro_rules!|type|init(?=\()|constructor(?=\s*\())\s*([\w$.:]*[?!]?)"
-)
-_ASSIGNED = re.compile(
-    rf"\s*{_MODIFIERS}(?:(?:const|let|var)\s+)?([\w$.]+)\s*(?::[^=]*)?(?:=|<-)\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*(?::[^=]*)?=>|[\w$]+\s*=>)"
-)
-_SHELL = re.compile(r"\s*([\w.:-]+)\s*\(\)\s*(?:\{|\(|$)")
-_TYPED = re.compile(r"\s*(?:@?[A-Za-z_][\w:<>,.?&*\[\]]*\s+[*&]*)+(~?[A-Za-z_][\w:~]*)\s*\([^;]*$")
-_SCOPED = re.compile(r"([A-Za-z_]\w*::~?[\w:~]+)\s*\([^;]*$")
-_METHOD = re.compile(rf"\s+{_MODIFIERS}(?:get\s+|set\s+|\*\s*)?(#?{_NAME[1:-1]})\s*\([^;]*\{{\s*$")
-_SQL = re.compile(
-    r"\s*create\s+(?:or\s+replace\s+)?(?:(?:temp|temporary|unique|materialized|global|virtual)\s+)*(?:table|view|function|procedure|index|trigger|type|schema|sequence)\s+(?:if\s+not\s+exists\s+)?([\w.\"`\[\]]+)",
-    re.IGNORECASE,
-)
-_STATEMENT = re.compile(
-    r"\s*(?:return|if|else|elif|elsif|for|foreach|while|switch|case|new|throw|delete|goto|using|typedef|do|catch|await|yield|import|from|when|match|assert|print|echo|in|not|and|or|unless|until|with|raise|except|try|end|default:)\b"
-)
-_COMMENTS = ("//", "/*", "*", "#", "--", "@", "'''", ";;")
-_CLOSER = re.compile(r"\s*(?:[\]})]+|end\b|fi\b|done\b)")
+def _definition(line: str, *, loose: bool) -> tuple[str, bool]:
+    """The name that a line of code defines, if any, and whether it has others within."""
+    if not line or line.isspace() or len(line) > _MAX_CODE_LINE or line.lstrip().startswith(_COMMENTS):
+        return "", False
+    match = _DEFINITION.match(line)
+    if not match or (match["loose"] and not loose):
+        return "", False
+    name = match["loose"].split()[-1].lstrip("*&") if match["loose"] else " > ".join(filter(None, match.groups()))
+    return name.rstrip(":."), bool(match["outer"] or match["go"])
 
 
-@dataclass(frozen=True)
-class Definition:
-    """A definition that a line of code begins; one that is a `container` has others within."""
-
-    name: str
-    container: bool = False
-
-
-def _typed_definition(line: str, family: str) -> Definition | None:
-    """A function of a language that begins it with its type or, within a class, with its name."""
-    if _STATEMENT.match(line):
-        return None
-    patterns = (_TYPED, _SCOPED, _METHOD) if family == "typed" else (_METHOD,)
-    found = next((match for pattern in patterns if (match := pattern.match(line))), None)
-    return Definition(found[1]) if found else None
-
-
-def definition_of(line: str, family: str) -> Definition | None:
-    """What a line of a language of this family defines."""
-    if len(line) > _MAX_CODE_LINE or line.lstrip().startswith(_COMMENTS):
-        return None
-    if family == "sql":
-        return Definition(found[1].strip('"`[]')) if (found := _SQL.match(line)) else None
-    if found := _GO_METHOD.match(line):
-        return Definition(f"{found[1]} > {found[2]}")
-    if found := _CONTAINERS.match(line) or _GO_TYPE.match(line):
-        return Definition(found[1].rstrip(":."), container=True)
-    for pattern in (_KEYWORDS, _ASSIGNED, *([_SHELL] if family == "shell" else [])):
-        if (found := pattern.match(line)) and not (pattern is _KEYWORDS and line.rstrip().endswith(";")):
-            return Definition(found[1] or found[0].split()[-1])
-    return _typed_definition(line, family) if family in ("typed", "script") else None
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def _closed_at_once(line: str) -> bool:
-    return line.rstrip().endswith(("}", ";", " end")) and line.count("{") == line.count("}")
-
-
-def _line_owners(lines: Sequence[str], family: str) -> list[str]:
+def _line_owners(lines: Sequence[str], *, loose: bool) -> list[str]:
     """The qualified name of the definition that each line of code belongs to, by indentation and closing lines."""
     owners = [""] * len(lines)
-    opened: list[tuple[int, Definition]] = []
+    opened: list[tuple[int, str, bool]] = []
     for at, line in enumerate(lines):
-        depth = _indent(line)
-        found = definition_of(line, family) if line.strip() else None
-        within = not any(depth > indent and not outer.container for indent, outer in opened[-1:])
-        if found and within:
-            opened = [(indent, outer) for indent, outer in opened if indent < depth] + [(depth, found)]
-        owners[at] = " > ".join(definition.name for _, definition in opened)
-        if found and within:
-            above = _comments_above(lines, at, _COMMENTS)
-            owners[above:at] = [owners[at]] * (at - above)
-        closes = _CLOSER.match(line) and opened and depth <= opened[-1][0]
-        if closes or (found and within and _closed_at_once(line)):
-            opened = [(indent, outer) for indent, outer in opened if indent < depth]
+        indent = len(line) - len(line.lstrip())
+        name, has_others = _definition(line, loose=loose)
+        begins = bool(name) and not (opened and indent > opened[-1][0] and not opened[-1][2])
+        outer = [definition for definition in opened if definition[0] < indent]
+        if begins:
+            opened = [*outer, (indent, name, has_others)]
+        owners[at] = " > ".join(name for _, name, _ in opened)
+        above = at
+        while begins and above and lines[above - 1].lstrip().startswith(_COMMENTS):
+            above -= 1
+            owners[above] = owners[at]
+        closes_at_once = line.rstrip().endswith(("}", ";", " end")) and line.count("{") == line.count("}")
+        if (begins and closes_at_once) or (opened and indent <= opened[-1][0] and _CLOSER.match(line)):
+            opened = outer
     return owners
 
 
-def code_document(text: str, family: str) -> Document:
-    """Source code by its definitions; every line is in one section."""
+def code_document(text: str, kind: str) -> Document:
+    """Source code by its definitions; every line is in one section, blank ones with what stands above them."""
     lines = text.split("\n")
     owners = None
-    if family == "python" and len(text) <= MAX_PARSED_CODE:
+    if kind == "python" and len(text) <= MAX_PARSED_CODE:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             owners = _python_owners(text, lines)
-    return collect("code", _owned(lines, owners or _line_owners(lines, family)))
+    owners = owners or _line_owners(lines, loose=kind == "loose")
+    for at in range(1, len(lines)):
+        owners[at] = owners[at] if lines[at].strip() else owners[at - 1]
+    starts = [at for at in range(len(lines)) if at == 0 or owners[at] != owners[at - 1]]
+    parts = itertools.pairwise([*starts, len(lines)])
+    return collect("code", (Section("\n".join(lines[at:end]), owners[at], at + 1) for at, end in parts))
 
 
 # --- HTML
 
 
-_UNSEEN = frozenset({"noscript", "script", "style", "template"})
-_DISPLAY_NONE = re.compile(r"display\s*:\s*none", re.IGNORECASE)
-_HEADINGS = {f"h{level}": level for level in range(1, 7)}
 _BREAKS = _BLOCK_TAGS - {"td", "th"} | {"br", "pre", "select", "textarea"}
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # noqa: SIM905 - as above
 _CLOSED_BY = {
@@ -778,8 +579,6 @@ _CLOSED_BY = {
 """Elements whose end is seldom written, and what begins after it."""
 MAX_HIDDEN_DEPTH = 500
 """Elements inside one that is hidden that are told apart; browsers nest about as deep."""
-
-
 _DECLARATION = re.compile(r"<!\[(?!CDATA\[)[^>]*>?", re.IGNORECASE)
 
 
@@ -788,11 +587,12 @@ def _is_unseen(tag: str, attributes: Mapping[str, str | None]) -> bool:
     if tag in ("html", "body"):
         return False
     hidden = "hidden" in attributes and attributes["hidden"] != "until-found"
-    return tag in _UNSEEN or hidden or bool(_DISPLAY_NONE.search(attributes.get("style") or ""))
+    undisplayed = re.search(r"display\s*:\s*none", attributes.get("style") or "", re.IGNORECASE)
+    return tag in ("noscript", "script", "style", "template") or hidden or undisplayed is not None
 
 
 class _HtmlText(html.parser.HTMLParser):
-    """Gathers the lines of an HTML document below the headings that are open there."""
+    """Gathers the lines of an HTML document, each below the headings and the table's header that are open there."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -800,49 +600,50 @@ class _HtmlText(html.parser.HTMLParser):
         self.sections: list[Section] = []
         self._path = HeadingPath()
         self._parts: list[str] = []
-        self._filled = False
-        self._line = 1
-        self._level = 0
+        self._line = 0
+        """Where the text of the line began; 0 before it has any."""
+        self._tag = ""
+        """What the line is in, if it is a heading or the title of the page."""
         self._preformatted = 0
-        self._in_title = False
         self._hidden: list[str] = []
         self._headers: list[str | None] = []
-        self._header_until = ""
+        """The header of each open table, or None while its first row is still to come."""
+        self._cells: set[str] = set()
+        self._in_head = False
 
     def handle_data(self, data: str) -> None:
-        """Takes text up, line by line where it is preformatted."""
+        """Add text to the line, or to several where it is preformatted."""
         if self._hidden:
             return
-        first = self.getpos()[0]
         for number, line in enumerate(data.split("\n") if self._preformatted else [data]):
             if number:
                 self.flush()
-            if not self._filled:
-                self._line = first + number + line[: len(line) - len(line.lstrip())].count("\n")
+            if not self._line and line and not line.isspace():
+                self._line = self.getpos()[0] + number + line[: len(line) - len(line.lstrip())].count("\n")
             self._parts.append(line)
-            self._filled = self._filled or not line.isspace()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Begins a line, a cell, an item, or a part that nobody sees."""
-        if self._hidden and tag in _CLOSED_BY.get(self._hidden[-1], ()):
-            self._hidden.pop()
+        """Begin a line, a cell, an item, or a part that nobody sees."""
         attributes = dict(attrs)
+        while self._hidden and tag in _CLOSED_BY.get(self._hidden[-1], ()):
+            self._hidden.pop()
         if self._hidden or _is_unseen(tag, attributes):
             if tag not in _VOID and len(self._hidden) < MAX_HIDDEN_DEPTH:
                 self._hidden.append(tag)
             return
         self._break_at(tag, opens=True)
-        self._see_table(tag)
-        if tag in ("td", "th"):
-            self._parts.append(" | " if self._filled else "")
+        if tag == "table":
+            self._headers.append(None)
+        elif tag in ("td", "th"):
+            self._parts.append(" | " if self._line else "")
+            self._cells.add(tag)
         elif tag == "li":
             self._parts.append("- ")
-        elif tag == "img" and (alt := attributes.get("alt")):
-            self._parts.append(f" {alt} ")
-            self._filled = True
+        elif tag == "img" and attributes.get("alt"):
+            self.handle_data(f" {attributes['alt']} ")
 
     def handle_endtag(self, tag: str) -> None:
-        """Ends a line, or a part that nobody sees."""
+        """End a line, or a part that nobody sees."""
         if tag in self._hidden:
             while self._hidden.pop() != tag:
                 pass
@@ -851,57 +652,52 @@ class _HtmlText(html.parser.HTMLParser):
             return
         self._hidden.clear()
         self._break_at(tag, opens=False)
-        if tag in ("table", self._header_until):
-            self._header_until = ""
         if tag == "table" and self._headers:
             self._headers.pop()
 
-    def _see_table(self, tag: str) -> None:
-        """Finds the header of a table: its `thead`, or a first row of `th` alone."""
-        if tag == "table":
-            self._headers.append(None)
-        if tag in ("tbody", self._header_until):
-            self._header_until = ""
-        if self._headers and self._headers[-1] is None and tag in ("thead", "th", "td"):
-            self._headers[-1] = ""
-            self._header_until = {"thead": "thead", "th": "tr", "td": ""}[tag]
-        elif tag == "td" and self._header_until == "tr":
-            self._headers[-1] = self._header_until = ""
-
     def _break_at(self, tag: str, *, opens: bool) -> None:
-        if tag not in _BREAKS:
+        # The paragraphs of a cell do not divide its row.
+        if tag not in _BREAKS or (self._cells and tag in ("p", "div")):
+            self._parts.append(" " if tag in _BREAKS else "")
             return
         self.flush()
-        self._in_title = opens and tag == "title"
-        self._level = _HEADINGS.get(tag, 0) if opens else 0
+        self._tag = tag if opens and re.fullmatch("title|h[1-6]", tag) else ""
         if tag == "pre":
             self._preformatted = max(0, self._preformatted + (1 if opens else -1))
+        elif tag in ("table", "thead", "tbody"):
+            self._in_head = opens and tag == "thead"
 
     def flush(self) -> None:
-        """Ends the line."""
+        """End the line."""
         text = "".join(self._parts)
         text = text.rstrip() if self._preformatted else " ".join(text.split())
-        self._parts.clear()
-        self._filled = False
-        if self._in_title:
+        if self._tag == "title":
             self.title = self.title or one_line(text)
         elif text and (text != "-" or self._preformatted):
-            title = self._path.enter(self._level, text) if self._level else self._path.title
-            self._level = 0
-            header = (self._headers[-1] or "") if self._headers else ""
-            if self._header_until and len(header) < MAX_HEADER:
-                self._headers[-1] = header = shorten(f"{header} | {text}".removeprefix(" | "), MAX_HEADER)
-            self.sections.append(Section(text, title, self._line, header=header))
+            title = self._path.enter(int(self._tag[1]), text) if self._tag else self._path.title
+            header = self._headers[-1] if self._headers else ""
+            if self._cells and (self._in_head or (header is None and self._cells == {"th"})):
+                header = shorten(f"{header or ''} | {text}".removeprefix(" | "), MAX_HEADER)
+            if self._headers and self._cells:
+                self._headers[-1] = header or ""
+            self.sections.append(Section(text, title, self._line, header=header or ""))
+        self._parts, self._cells, self._line, self._tag = [], set(), 0, ""
+
+
+def html_parts(text: str) -> tuple[list[Section], str]:
+    """HTML as a person sees it, a line for each block and row, and the title of the page."""
+    reader = _HtmlText()
+    # Python's parser stops at the declarations that Word leaves in pages; they say nothing to a person.
+    reader.feed(_DECLARATION.sub(lambda declaration: "\n" * declaration[0].count("\n"), text))
+    reader.close()
+    reader.flush()
+    return reader.sections, reader.title
 
 
 def html_document(text: str) -> Document:
-    """HTML as a person sees it: a line for each block and row, below its headings."""
-    reader = _HtmlText()
-    # Python's parser stops at the declarations that Word leaves in pages; they say nothing to a person.
-    reader.feed(_DECLARATION.sub(lambda found: "\n" * found[0].count("\n"), text))
-    reader.close()
-    reader.flush()
-    return collect("html", reader.sections, title=reader.title)
+    """HTML as a person sees it, below its headings."""
+    sections, title = html_parts(text)
+    return collect("html", sections, title=title)
 
 
 # --- tables and records
@@ -913,6 +709,8 @@ _DELIMITERS = ",;\t|"
 _TABLE_SAMPLE = 50
 _NAMED_DELIMITER = re.compile(r'"?sep=([^\w"\n])"?[ ;,\t]*(?:\n|$)', re.IGNORECASE)
 """The first line by which a file tells Excel its separator; it is no row."""
+_COLUMN_NAME = re.compile(r"(?![-+(]?[$€£]?\d[\d.,:/ %-]*\)?$).{1,100}", re.DOTALL)
+"""No number and no date, and not long."""
 MAX_NESTING = 200
 """Levels of nesting in JSON that are read."""
 
@@ -921,108 +719,71 @@ def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
     return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
 
 
-def _regularity(text: str, delimiter: str) -> tuple[float, int]:
-    """The share of the first rows that have the most frequent width, where that is more than one; and that width."""
-    widths = Counter(len(row) for row in itertools.islice(_rows(text, delimiter), _TABLE_SAMPLE) if row)
-    width, count = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
-    return (count / widths.total(), width) if width > 1 else (0.0, 0)
-
-
 def _delimiter(text: str, *, preferred: str) -> str:
-    """The separator that makes the most regular table, or nothing where none makes one."""
-    sample = text[: MAX_FIELD // 2]
-    order = preferred + _DELIMITERS.replace(preferred, "")
-    scores = {delimiter: _regularity(sample, delimiter) for delimiter in order}
-    best = max(order, key=lambda delimiter: scores[delimiter])
-    return best if scores[best][0] > 0.5 else ""  # noqa: PLR2004 - half of the rows
-
-
-_NUMBER = re.compile(r"[-+(]?[$€£]?\d[\d.,:/ %-]*\)?")
-
-
-def _is_header(row: Sequence[str]) -> bool:
-    """Whether a first row names columns: distinct short words, no numbers or dates, no gaps."""
-    names = [cell.strip() for cell in row]
-    return (
-        len(names) > 1
-        and len(set(names)) == len(names)
-        and all(name and len(name) <= 100 and not _NUMBER.fullmatch(name) for name in names)  # noqa: PLR2004 - a name's length
-    )
+    """The separator of the most regular table, or "" if none gives more than half of the first rows one width."""
+    best, delimiter = (0.5, math.inf), ""
+    for candidate in preferred + _DELIMITERS.replace(preferred, ""):
+        rows = itertools.islice(_rows(text[: MAX_FIELD // 2], candidate), _TABLE_SAMPLE)
+        widths = Counter(len(row) for row in rows if row)
+        width, count = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
+        if width > 1 and (count / widths.total(), width) > best:
+            best, delimiter = (count / widths.total(), width), candidate
+    return delimiter
 
 
 def _row_text(row: Sequence[str], header: Sequence[str]) -> str:
-    if not header:
-        return " | ".join(cell.strip() for cell in row if cell.strip())
-    names = itertools.chain(header, itertools.repeat(""))
-    cells = [(name, cell.strip()) for name, cell in zip(names, row, strict=False) if cell.strip()]
-    return "\n".join(f"{name}: {cell}" if name else cell for name, cell in cells)
+    cells = [(name, cell.strip()) for name, cell in itertools.zip_longest(header[: len(row)], row, fillvalue="")]
+    lines = [f"{name}: {cell}" if name else cell for name, cell in cells if cell]
+    return ("\n" if header else " | ").join(lines)
 
 
 def _table_sections(text: str, delimiter: str) -> Iterator[Section]:
     """Each row as `column: value` lines; rows are counted as a table shows them, the header being row 1."""
     rows = _rows(text, delimiter)
     first = next(rows, [])
-    header = [one_line(name) for name in first] if _is_header(first) else []
-    alone = True
-    if not header:
+    names = [one_line(name) for name in first]
+    is_header = len(names) > 1 and len(set(names)) == len(names) and all(map(_COLUMN_NAME.fullmatch, names))
+    if not is_header:
         yield Section(_row_text(first, []), place="row 1")
     for number, row in enumerate(rows, 2):
-        if told := _row_text(row, header):
-            alone = False
-            yield Section(told, place=f"row {number}")
-    if header and alone:
-        yield Section(_row_text(first, []), place="row 1")
+        yield Section(_row_text(row, names if is_header else []), place=f"row {number}")
 
 
 def csv_document(text: str, *, preferred: str) -> Document:
-    """A table of separated values; as plain text where it is none."""
-    if named := _NAMED_DELIMITER.match(text):
-        text = text[named.end() :]
-    try:
-        delimiter = named[1] if named else _delimiter(text, preferred=preferred)
-        return collect("csv", _table_sections(text, delimiter)) if delimiter else plain_document(text)
-    except csv.Error:
-        return plain_document(text)
+    """A table of separated values; as plain text where it is none, or has no row below its header."""
+    named = _NAMED_DELIMITER.match(text)
+    text = text[named.end() :] if named else text
+    with contextlib.suppress(csv.Error, IgnoredError):
+        if delimiter := named[1] if named else _delimiter(text, preferred=preferred):
+            return collect("csv", _table_sections(text, delimiter))
+    return plain_document(text)
 
 
-def _entries(value: object, path: str) -> list[tuple[str, object]] | None:
-    """What a JSON value holds with the path of each; None for one that holds nothing else."""
-    if isinstance(value, dict):
-        return [(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()]
-    if isinstance(value, list):
-        return [(f"{path}[{number}]", inner) for number, inner in enumerate(value)]
-    return None
-
-
-def _json_scalar(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def json_lines(value: object, path: str = "") -> Iterator[str]:
+def json_lines(value: object, path: str = "", depth: int = 0) -> Iterator[str]:
     """A `path: value` line for each scalar of a JSON value, in order; empty ones and null are left out."""
-    levels = [iter([(path, value)])]
-    while levels:
-        here, inner = next(levels[-1], (None, None))
-        if here is None:
-            levels.pop()
-        elif (held := _entries(inner, here)) is not None:
-            levels.append(iter(held))
-            if len(levels) > MAX_NESTING:
-                raise UnreadableError(f"nests deeper than {MAX_NESTING} levels")
-        elif inner not in ("", None):
-            yield f"{here}: {_json_scalar(inner)}" if here else _json_scalar(inner)
+    if depth > MAX_NESTING:
+        raise UnreadableError(f"nests deeper than {MAX_NESTING} levels")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from json_lines(inner, f"{path}.{key}" if path else key, depth + 1)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from json_lines(inner, f"{path}[{number}]", depth + 1)
+    elif value not in ("", None):
+        scalar = value if isinstance(value, str) else json.dumps(value)
+        yield f"{path}: {scalar}" if path else scalar
 
 
-def _joined(lines: Iterable[str]) -> str:
-    """Lines as one text, refused before it grows past what a document may hold."""
-    kept: list[str] = []
-    size = 0
-    for line in lines:
-        size += len(line)
-        if size > MAX_CHARACTERS:
+def _json_text(value: object, path: str = "") -> str:
+    """The lines of a JSON value, refused before they grow past what a document may hold."""
+    lines: list[str] = []
+    left = MAX_CHARACTERS
+    for line in json_lines(value, path):
+        left -= len(line)
+        if left < 0:
             raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
-        kept.append(line)
-    return "\n".join(kept)
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _parse_json(text: str) -> Any:
@@ -1032,108 +793,81 @@ def _parse_json(text: str) -> Any:
         raise UnreadableError(f"nests deeper than {MAX_NESTING} levels") from error
 
 
-def _json_sections(value: object) -> Iterator[Section]:
-    if isinstance(value, list):
-        for number, record in enumerate(value, 1):
-            yield Section(_joined(json_lines(record)), place=f"record {number}")
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield Section(_joined(json_lines(inner, key)), title=HeadingPath().enter(1, key))
-    else:
-        yield Section(_joined(json_lines(value)))
-
-
 def json_document(text: str) -> Document:
     """JSON: the records of an array, or the keys of an object; as plain text where it is broken."""
     try:
         value = _parse_json(text)
     except ValueError:
         return plain_document(text)
-    return collect("json", _json_sections(value))
-
-
-def _record_text(line: str) -> tuple[str, bool]:
-    """The text of a line of JSON, and whether it is JSON."""
-    try:
-        return _joined(json_lines(_parse_json(line))), True
-    except ValueError:
-        return line, False
+    if isinstance(value, dict):
+        parts = (Section(_json_text(inner, key), HeadingPath().enter(1, key)) for key, inner in value.items())
+        return collect("json", parts)
+    records = value if isinstance(value, list) else [value]
+    return collect("json", (Section(_json_text(one), place=f"record {at}") for at, one in enumerate(records, 1)))
 
 
 def jsonl_document(text: str) -> Document:
-    """A JSON value a line; a line that is broken is kept as it is."""
-    records = [(number, *_record_text(line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if records and not any(parsed for _, _, parsed in records):
-        return plain_document(text)
-    return collect("jsonl", (Section(record, place=f"line {number}") for number, record, _ in records))
+    """A JSON value a line; a line that is broken is kept as it is, and all of them as plain text if they are."""
+    sections, is_json = [], False
+    for number, line in enumerate(text.split("\n"), 1):
+        record = line
+        with contextlib.suppress(ValueError):
+            record, is_json = _json_text(_parse_json(line)), True
+        if record:
+            sections.append(Section(record, place=f"line {number}"))
+    return collect("jsonl", sections) if is_json else plain_document(text)
 
 
 # --- notebooks
 
 
-def _joined_lines(value: object) -> str:
+def _notebook_text(value: object) -> str:
     """A text that a notebook holds whole or as a list of lines."""
-    parts = value if isinstance(value, list) else [value]
-    return "".join(part for part in parts if isinstance(part, str))
+    return "".join(part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str))
 
 
-def _output_text(output: object) -> str:
+def _output_text(output: Mapping[str, Any]) -> str:
     """What an output of a cell says in words; pictures and markup are left out."""
-    if not isinstance(output, dict):
-        return ""
     data = output.get("data")
     plain = data.get("text/plain") if isinstance(data, dict) else None
     error = ": ".join(str(output[key]) for key in ("ename", "evalue") if output.get(key))
-    return _joined_lines(output.get("text")) or _joined_lines(plain) or error
+    return _notebook_text(output.get("text")) or _notebook_text(plain) or error
 
 
 def _cell_sections(cell: Mapping[str, Any], path: HeadingPath, place: str) -> Iterator[Section]:
-    source = _joined_lines(cell.get("source", cell.get("input")))
-    lines = source.replace("\r\n", "\n").split("\n")
+    source = _notebook_text(cell.get("source", cell.get("input"))).replace("\r\n", "\n")
     if cell.get("cell_type") in ("markdown", "heading"):
-        for section in markdown_sections(lines, path=path):
-            yield replace(section, line=0, place=place)
+        yield from (replace(section, line=0, place=place) for section in markdown_sections(source, path=path))
     else:
         outputs = cell.get("outputs")
-        texts = [_output_text(output) for output in outputs] if isinstance(outputs, list) else []
+        texts = [_output_text(output) for output in outputs or () if isinstance(output, dict)]
         yield Section("\n".join([source, *filter(None, texts)]), path.title, place=place)
-
-
-def _cells(notebook: object) -> list[Any] | None:
-    """The cells of a notebook, also of the format before 2015; None for JSON of another kind."""
-    if not isinstance(notebook, dict):
-        return None
-    sheets = notebook.get("worksheets")
-    holder = sheets[0] if isinstance(sheets, list) and sheets and isinstance(sheets[0], dict) else notebook
-    cells = holder.get("cells")
-    return cells if isinstance(cells, list) else None
 
 
 def notebook_document(text: str) -> Document:
     """A Jupyter notebook cell by cell, code with what it printed; as JSON where it is none."""
-    try:
-        cells = _cells(_parse_json(text))
-    except ValueError:
-        return plain_document(text)
-    if cells is None:
-        return json_document(text)
     path = HeadingPath()
-    held = ((number, cell) for number, cell in enumerate(cells, 1) if isinstance(cell, dict))
-    return collect(
-        "notebook",
-        (section for number, cell in held for section in _cell_sections(cell, path, f"cell {number}")),
-    )
+    try:
+        notebook = _parse_json(text)
+        # Before 2015 the cells stood in a worksheet.
+        cells = enumerate(notebook["cells"] if "cells" in notebook else notebook["worksheets"][0]["cells"], 1)
+        parts = [_cell_sections(cell, path, f"cell {at}") for at, cell in cells if isinstance(cell, dict)]
+        return collect("notebook", itertools.chain.from_iterable(parts))
+    except (ValueError, LookupError, TypeError):
+        return json_document(text)
 
 
-# --- PDF
+# --- PDF and Word documents
 
 
 MAX_PAGES = 5000
-_PDF_DAMAGE = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, OSError, RecursionError),
-    *(TypeError, ValueError, struct.error, zlib.error),
+MAX_UNPACKED = 100_000_000
+_DAMAGE = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError),
+    *(ValueError, struct.error, zlib.error, zipfile.BadZipFile),
 )
-"""What pypdf raises for damaged files besides its own errors: most of what Python has."""
+"""What libraries raise for damaged files besides their own errors: most of what Python has."""
+_SECRET_FIELD = 1 << 13
 
 
 def _open_pdf(content: bytes) -> Any:
@@ -1148,348 +882,116 @@ def _open_pdf(content: bytes) -> Any:
     return reader
 
 
-def _pdf_title(reader: Any) -> str:
-    """The title among a PDF's properties, unless a program left its own there."""
-    try:
-        title = one_line(str(reader.metadata.title or "")) if reader.metadata else ""
-    except _PDF_DAMAGE:
-        return ""
-    return "" if re.match(r"untitled|microsoft word|\(|slide \d|$", title, re.IGNORECASE) else title
+def _form_lines(page: Any) -> Iterator[str]:
+    """What the fields of a page's forms hold, but for passwords, after what readers are shown as their names."""
+    for annotation in page.get("/Annots") or ():
+        levels = [annotation.get_object()]
+        while "/Parent" in levels[-1] and len(levels) < MAX_DEPTH:
+            levels.append(levels[-1]["/Parent"].get_object())
+        widget = ChainMap(*levels)
+        kind, value = widget.get("/FT"), widget.get("/V")
+        is_secret = kind == "/Tx" and int(widget.get("/Ff") or 0) & _SECRET_FIELD
+        if value in (None, "", "/Off") or widget.get("/Subtype") != "/Widget" or kind == "/Sig" or is_secret:
+            continue
+        name = widget.get("/TU") or ".".join(str(level["/T"]) for level in reversed(levels) if "/T" in level)
+        value = value.get_data().decode("utf-8", "replace") if hasattr(value, "get_data") else value
+        values = map(str, value if isinstance(value, list) else [value])
+        yield f"{name}: {', '.join(text.removeprefix('/') if kind == '/Btn' else text for text in values)}"
 
 
-@dataclass
-class _LostPages:
-    """The pages of a PDF that cannot be read, and whether one of them unpacks to too much."""
-
-    numbers: list[int] = field(default_factory=list)
-    too_large: bool = False
-
-    def __str__(self) -> str:
-        why = "too much is packed into" if self.too_large else "damage keeps from being read"
-        return f"{why} {'page' if len(self.numbers) == 1 else 'pages'} {listed(map(str, self.numbers), limit=10)}"
-
-
-class _Complaints(logging.Handler):
-    """Counts what pypdf logs instead of raising it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Counts one."""
-        del record
-        self.count += 1
-
-
-def _page_text(page: Any, complaints: _Complaints) -> str:
-    """A page's text; ValueError where there is none, and pypdf logged why instead of raising it."""
-    before = complaints.count
-    text = str(page.extract_text())
-    if not text.strip() and complaints.count > before:
-        raise ValueError
-    return text
-
-
-_SECRET_FIELD = 1 << 13
-
-
-def _form_line(widget: Any) -> str:
-    """What a field of a form holds, after what readers are shown as its name; "" for nothing or a password."""
-    levels = [widget.get_object()]
-    while "/Parent" in levels[-1] and len(levels) < MAX_DEPTH:
-        levels.append(levels[-1]["/Parent"].get_object())
-
-    def inherited(key: str) -> Any:
-        return next((level[key] for level in levels if key in level), None)
-
-    value = inherited("/V")
-    kinds = levels[0].get("/Subtype"), inherited("/FT")
-    if value in (None, "", "/Off") or kinds[0] != "/Widget" or kinds[1] not in ("/Tx", "/Btn", "/Ch"):
-        return ""
-    if int(inherited("/Ff") or 0) & _SECRET_FIELD and kinds[1] == "/Tx":
-        return ""
-    name = inherited("/TU") or ".".join(str(level["/T"]) for level in reversed(levels) if "/T" in level)
-    value = value.get_data().decode("utf-8", "replace") if hasattr(value, "get_data") else value
-    values = [str(one) for one in value] if isinstance(value, list) else [str(value)]
-    return f"{name}: {', '.join(one.removeprefix('/') if kinds[1] == '/Btn' else one for one in values)}"
-
-
-def _form_lines(page: Any, damage: tuple[type[Exception], ...]) -> list[str]:
-    """The fields of a page's forms that are filled in, once each, up to one that is damaged."""
-    lines: dict[str, None] = {}
-    try:
-        for widget in page.get("/Annots") or ():
-            lines |= {line: None for line in [_form_line(widget)] if line}
-    except damage:
-        logger.debug("A form of a PDF is damaged.", exc_info=True)
-    return list(lines)
-
-
-def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: _LostPages) -> Iterator[Section]:
-    """The text of each page that can be read; the others go to `lost`."""
-    complaints = _Complaints()
-    logging.getLogger("pypdf").addHandler(complaints)
+def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: dict[int, Exception]) -> Iterator[Section]:
+    """The text of each page and its forms; what keeps a page from being read goes to `lost`."""
+    complaints = io.StringIO()
+    logging.getLogger("pypdf").addHandler(handler := logging.StreamHandler(complaints))
     for number, page in enumerate(reader.pages, 1):
+        before = complaints.tell()
         try:
-            text = _page_text(page, complaints)
-            yield Section("\n".join((text, *_form_lines(page, damage))), place=f"page {number}")
-        except damage as error:  # noqa: PERF203 - each page may fail by itself
-            lost.numbers.append(number)
-            lost.too_large = lost.too_large or type(error).__name__ == "LimitReachedError"
-    logging.getLogger("pypdf").removeHandler(complaints)
+            text = str(page.extract_text())
+            if not text.strip() and complaints.tell() > before:
+                raise ValueError("pypdf logs some damage and raises nothing")
+        except damage as error:
+            lost[number] = error
+            continue
+        lines: dict[str, None] = {}
+        with contextlib.suppress(*damage):
+            for line in _form_lines(page):
+                lines[line] = None
+        yield Section("\n".join((text, *lines)), place=f"page {number}")
+    logging.getLogger("pypdf").removeHandler(handler)
 
 
 def pdf_document(content: bytes) -> Document:
     """A PDF page by page; pages that cannot be read are named as missing where others can."""
-    from pypdf.errors import PyPdfError
+    from pypdf.errors import LimitReachedError, PyPdfError
 
-    damage = (PyPdfError, *_PDF_DAMAGE)
-    lost = _LostPages()
+    damage = (PyPdfError, *_DAMAGE)
+    title, lost = "", dict[int, Exception]()
+
+    def missing() -> str:
+        is_large = any(isinstance(error, LimitReachedError) for error in lost.values())
+        why = "too much is packed into" if is_large else "damage keeps from being read"
+        return f"{why} {'page' if len(lost) == 1 else 'pages'} {listed(map(str, lost), limit=10)}"
+
     try:
         reader = _open_pdf(content)
-        document = collect("pdf", _pdf_sections(reader, damage, lost), title=_pdf_title(reader))
-        document = with_whole_words(document)
+        with contextlib.suppress(*damage):
+            title = one_line(str(reader.metadata.title or ""))
+        # Programs leave their own name there.
+        title = "" if re.match(r"untitled|microsoft word|\(|slide \d", title, re.IGNORECASE) else title
+        document = with_whole_words(collect("pdf", _pdf_sections(reader, damage, lost), title=title))
     except IgnoredError as error:
-        scanned = "has no text on any page: it may be scanned"
-        raise UnreadableError(f"is a PDF without text that can be read: {lost}" if lost.numbers else scanned) from error
+        why = f"is a PDF without text that can be read: {missing()}" if lost else ""
+        raise UnreadableError(why or "has no text on any page: it may be scanned") from error
     except damage as error:
         raise UnreadableError(f"is a damaged PDF ({type(error).__name__})") from error
-    return replace(document, missing=f"is read but for a part: {lost}") if lost.numbers else document
+    return replace(document, missing=f"is read but for a part: {missing()}") if lost else document
 
 
-# --- Word documents
-
-
-MAX_UNPACKED = 100_000_000
-_MAIN_PART = re.compile(r"word/document\d*\.xml")
-_DAMAGED_ZIP = (
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    ValueError,
-    zlib.error,
-    zipfile.BadZipFile,
-)
-
-
-class _Parts:
-    """The parts of a packed document, unpacked no further than MAX_UNPACKED together, whatever their headers say."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        self._left = MAX_UNPACKED
-
-    def find(self, pattern: str | re.Pattern[str]) -> str:
-        """The name of the first part that matches, or nothing."""
-        return next((name for name in self._archive.namelist() if re.fullmatch(pattern, name)), "")
-
-    def read(self, name: str) -> bytes:
-        """A part's content; nothing where it is not there."""
-        if name not in self._archive.NameToInfo:
-            return b""
-        with self._archive.open(name) as part:
-            content = part.read(self._left + 1)
-        self._left -= len(content)
-        if self._left < 0:
-            raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
-        return content
-
-
-def _read_xml(
-    content: bytes,
-    *,
-    start: Callable[[str, dict[str, str]], None],
-    end: Callable[[str], None],
-    data: Callable[[str], None],
-) -> None:
-    """Reads XML as it streams by; names and attributes are local ones. Entities cannot be declared, so none can grow."""
-    from xml.parsers import expat
-
-    def refuse(*_: object) -> NoReturn:
-        raise UnreadableError("declares a document type in its XML, which no Word document does")
-
-    def local(name: str) -> str:
-        return name.rpartition(" ")[2]
-
-    parser = expat.ParserCreate(namespace_separator=" ")
-    parser.buffer_text = True
-    parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = lambda name, given: start(local(name), {local(key): given[key] for key in given})
-    parser.EndElementHandler = lambda name: end(local(name))
-    parser.CharacterDataHandler = data
-    try:
-        parser.Parse(content, True)
-    except expat.ExpatError as error:
-        raise UnreadableError("is a damaged Word document: its XML is broken") from error
-
-
-@dataclass
-class _Style:
-    name: str = ""
-    base: str = ""
-    level: int = -1
-
-
-def _read_styles(content: bytes) -> dict[str, _Style]:
-    """The paragraph styles of a document by their ids, which are localized as their names are not."""
-    styles: dict[str, _Style] = {}
-    current = _Style()
-
-    def start(name: str, given: dict[str, str]) -> None:
-        nonlocal current
-        value = given.get("val", "")
-        if name == "style":
-            current = styles[given.get("styleId", "")] = _Style()
-        elif name == "name":
-            current.name = value.lower()
-        elif name == "basedOn":
-            current.base = value
-        elif name == "outlineLvl" and value.isascii() and value.isdecimal():
-            current.level = int(value[:3])
-
-    if content:
-        _read_xml(content, start=start, end=lambda _: None, data=lambda _: None)
-    return styles
-
-
-def _heading_level(styles: Mapping[str, _Style], style: str) -> int:
-    """The heading level of a style or of one that it builds on, from 1; 0 for body text."""
-    for _ in range(20):  # styles may name each other in a circle
-        found = styles.get(style)
-        if found is None:
-            plain = re.fullmatch(r"Heading([1-9])", style)
-            return int(plain[1]) if plain else 0
-        named = re.fullmatch(r"heading ([1-9])", found.name)
-        if found.level >= 0 or named:
-            return int(named[1]) if named else (found.level + 1) % 10
-        style = found.base
-    return 0
-
-
-_NOT_SHOWN = ("Fallback", "del", "moveFrom")
-"""What older programs show instead of what came before it, and what tracked changes took away."""
-_WORD_MARKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-", "ptab": "\t"}
-
-
-@dataclass
-class _Paragraph:
-    style: str = ""
-    level: int = -1
-    parts: list[str] = field(default_factory=list)
-
-
-class _WordText:
-    """Gathers the paragraphs and table rows of a Word document; text boxes stand in paragraphs, tables in cells.
-
-    Those with text are counted in `unit`, since pages are made only when such a document is shown.
-    """
-
-    def __init__(self, styles: Mapping[str, _Style], *, unit: str) -> None:
-        self.title = ""
-        self._unit = unit
-        self.sections: list[Section] = []
-        self._styles = styles
-        self._path = HeadingPath()
-        self._paragraphs: list[_Paragraph] = []
-        self._cells: list[list[str]] = []
-        self._rows: list[list[str]] = []
-        self._in_text = 0
-        self._not_shown = 0
-
-    def start(self, name: str, given: dict[str, str]) -> None:
-        """An element begins."""
-        if name in _NOT_SHOWN:
-            self._not_shown += 1
-        elif name == "p":
-            self._paragraphs.append(_Paragraph())
-        elif name == "t":
-            self._in_text += 1
-        elif name in ("tr", "tc"):
-            (self._rows if name == "tr" else self._cells).append([])
-        elif self._paragraphs:
-            self._mark(self._paragraphs[-1], name, given.get("val", ""))
-
-    def _mark(self, paragraph: _Paragraph, name: str, value: str) -> None:
-        if name == "pStyle":
-            paragraph.style = value
-        elif name == "outlineLvl" and value.isascii() and value.isdecimal():
-            paragraph.level = int(value[:3])
-        elif name in _WORD_MARKS and not self._not_shown and paragraph.parts:
-            paragraph.parts.append(_WORD_MARKS[name])
-
-    def data(self, text: str) -> None:
-        """Characters between elements; only those of text runs count."""
-        if self._in_text and self._paragraphs and not self._not_shown:
-            self._paragraphs[-1].parts.append(text)
-
-    def end(self, name: str) -> None:
-        """An element ends."""
-        if name in _NOT_SHOWN:
-            self._not_shown -= 1
-        elif name == "t":
-            self._in_text -= 1
-        elif name == "p":
-            self._end_paragraph(self._paragraphs.pop())
-        elif name == "tc" and self._rows:
-            self._rows[-1].append(" ".join(self._cells.pop()))
-        elif name == "tr":
-            self._emit(" | ".join(self._rows.pop()), level=0)
-
-    def _end_paragraph(self, paragraph: _Paragraph) -> None:
-        text = "".join(paragraph.parts).strip()
-        level = (paragraph.level + 1) % 10 if paragraph.level >= 0 else _heading_level(self._styles, paragraph.style)
-        style = self._styles.get(paragraph.style)
-        if style and style.name == "title" and not self.title:
-            self.title = one_line(text)
-        self._emit(text, level=level)
-
-    def _emit(self, text: str, *, level: int) -> None:
-        if self._cells and text:
-            self._cells[-1].append(text)
-        elif text.strip(" |"):
-            title = self._path.enter(level, text) if level else self._path.title
-            self.sections.append(Section(text, title, place=f"{self._unit} {len(self.sections) + 1}"))
-
-
-def _property_title(content: bytes) -> str:
-    """The title among the properties of a document."""
-    open_elements: list[str] = []
-    title: list[str] = []
-    if content:
-        _read_xml(
-            content,
-            start=lambda name, _: open_elements.append(name),
-            end=lambda _: open_elements.__delitem__(-1),
-            data=lambda text: title.append(text) if open_elements[-1:] == ["title"] else None,
-        )
-    return one_line("".join(title))
-
-
-def _word_document(parts: _Parts) -> Document:
-    main = parts.find(_MAIN_PART)
-    if not main:
-        raise UnreadableError("is a zip archive with no Word document in it")
-    styles = _read_styles(parts.read("word/styles.xml"))
-    body = _WordText(styles, unit="paragraph")
-    _read_xml(parts.read(main), start=body.start, end=body.end, data=body.data)
-    notes = _WordText(styles, unit="note")
-    for name in ("word/footnotes.xml", "word/endnotes.xml"):
-        if content := parts.read(name):
-            _read_xml(content, start=notes.start, end=notes.end, data=notes.data)
-    title = _property_title(parts.read("docProps/core.xml")) or body.title
-    return collect("docx", [*body.sections, *notes.sections], title=title)
+def _word_xml(content: bytes) -> tuple[BinaryIO, str]:
+    """An archive of the XML of a Word document alone, and its title; MAX_UNPACKED holds whatever its headers say."""
+    left, title = MAX_UNPACKED, ""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(file, "w") as parts:
+        if not any(re.fullmatch(r"word/document\d*\.xml", name) for name in archive.namelist()):
+            raise UnreadableError("is a zip archive with no Word document in it")
+        for name in archive.NameToInfo:
+            if not name.endswith((".xml", ".rels")):
+                continue
+            with archive.open(name) as part:
+                xml = part.read(left + 1)
+            left -= len(xml)
+            if left < 0:
+                raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
+            if b"<!DOCTYPE" in xml.replace(b"\0", b""):  # which declares entities, and they could grow
+                raise UnreadableError("declares a document type in its XML, which no Word document does")
+            parts.writestr(name, xml)
+            if name == "docProps/core.xml" and (titled := re.search(rb"<dc:title>([^<]*)<", xml)):
+                title = one_line(html.unescape(titled[1].decode("utf-8", "replace")))
+    return file, title
 
 
 def docx_document(content: bytes) -> Document:
-    """A Word document: paragraphs and table rows below their headings, then footnotes and endnotes."""
+    """A Word document: paragraphs and table rows below their headings, then footnotes and endnotes.
+
+    They are counted, since pages are made only when such a document is shown.
+    """
+    from xml.parsers.expat import ExpatError
+
+    import mammoth
+
+    headings = "p[style-name='Title'] => h1:fresh"
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return _word_document(_Parts(archive))
-    except _DAMAGED_ZIP as error:
-        raise UnreadableError("is a damaged Word document") from error
+        file, title = _word_xml(content)
+        page = mammoth.convert_to_html(
+            file, style_map=headings, include_embedded_style_map=False, convert_image=lambda _: []
+        )
+    except (ExpatError, *_DAMAGE) as error:
+        raise UnreadableError(f"is a damaged Word document ({type(error).__name__})") from error
+    text = re.sub(r'<a href="#[^"]*">↑</a>', "", page.value)
+    body, *notes = re.split(r'<ol>(?=<li id="(?:foot|end)note-)', text)
+    units = ("paragraph", body), ("note", "".join(notes))
+    places = ((f"{unit} {at}", part) for unit, text in units for at, part in enumerate(html_parts(text)[0], 1))
+    return collect("docx", (replace(part, line=0, place=place) for place, part in places), title=title)
 
 
 # --- formats
@@ -1497,12 +999,12 @@ def docx_document(content: bytes) -> Document:
 
 _LANGUAGES = {
     "python": "py pyi pyw",
-    "script": "js jsx mjs cjs ts tsx mts cts vue svelte rb php pl pm lua r kt kts swift scala ex exs jl go rs groovy gradle zig nim",
-    "typed": "java c h cc cpp cxx hh hpp hxx ino m mm cs dart d cu",
-    "shell": "sh bash zsh ksh fish ps1 psm1",
-    "sql": "sql ddl",
+    "loose": "java c h cc cpp cxx hh hpp hxx ino m mm cs dart d cu sh bash zsh ksh fish ps1 psm1",
+    "strict": """
+        js jsx mjs cjs ts tsx mts cts vue svelte rb php pl pm lua r kt kts swift scala ex exs jl go rs groovy gradle zig nim
+        sql ddl
+    """,
 }
-_FAMILIES = {f".{suffix}": family for family, suffixes in _LANGUAGES.items() for suffix in suffixes.split()}
 TEXT_READERS: Mapping[str, Callable[[str], Document]] = {
     **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd", ".rmd", ".qmd"), markdown_document),
     **dict.fromkeys((".rst", ".rest"), rst_document),
@@ -1512,8 +1014,12 @@ TEXT_READERS: Mapping[str, Callable[[str], Document]] = {
     **dict.fromkeys((".json", ".geojson"), json_document),
     **dict.fromkeys((".jsonl", ".ndjson"), jsonl_document),
     ".ipynb": notebook_document,
-    **{suffix: functools.partial(code_document, family=family) for suffix, family in _FAMILIES.items()},
-    **dict.fromkeys((".txt", ".text"), prose_document),
+    **{
+        f".{suffix}": functools.partial(code_document, kind=kind)
+        for kind, suffixes in _LANGUAGES.items()
+        for suffix in suffixes.split()
+    },
+    **dict.fromkeys((".txt", ".text"), lambda text: with_whole_words(plain_document(text))),
     **dict.fromkeys((".log", ".adoc", ".tex", ".org"), plain_document),
 }
 BINARY_SUFFIXES = frozenset(
