@@ -54,6 +54,7 @@ import zipfile
 import zlib
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import ge, gt, le, lt
@@ -112,7 +113,7 @@ class LancelotError(Exception):
 
 
 def clean_surrogates(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot hold, replaced by U+FFFD."""
+    """Replace lone surrogates, which UTF-8 cannot hold, by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -129,52 +130,44 @@ beyond ASCII, as Persian and emoji need them."""
 
 
 def clean_text(text: str) -> str:
-    """A text as an answer may hold it: without lone surrogates, and without what is hidden in it from a person."""
+    """Make a text fit for an answer: without lone surrogates and without what is hidden in it from a person."""
     return text if text.isascii() else _HIDDEN.sub(r"\1", clean_surrogates(text))
 
 
 def clean_lines(text: str) -> str:
-    """A text as a terminal may show it: without hidden characters and all controls but line ends and tabs."""
+    """Make a text fit for a terminal: without hidden characters and all controls but line ends and tabs."""
     return _CONTROLS.sub("", clean_text(text))
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space and control characters made one space."""
+    """Replace each run of white space and control characters by one space."""
     return " ".join(re.sub(r"[\x00-\x20\x7f-\x9f\u2028\u2029]+", " ", clean_text(text)).split())
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text, or its first `limit` - 1 characters and a cut mark."""
+    """Return the text, or its first `limit` - 1 characters and a cut mark."""
     return text if len(text) <= limit else text[: max(limit - 1, 0)].rstrip() + "…"
 
 
 def listed(names: Iterable[str], *, limit: int = 30) -> str:
-    """Names for a sentence: the first `limit` of them, and how many more there are."""
+    """List names in a sentence: the first `limit` of them and how many more there are, or `none`."""
     every = [one_line(name) for name in names]
     more = f" and {len(every) - limit} more" if len(every) > limit else ""
     return ", ".join(every[:limit]) + more if every else "none"
 
 
 def plural(count: int, noun: str) -> str:
-    """A count and its noun, such as `1 row` or `2,000 rows`."""
+    """Return a count and its noun, such as `1 row` or `2,000 rows`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-MIN_FENCE = 3
-
-
 def fence_of(text: str) -> str:
-    """A row of back-ticks that is longer than any in the text, so that nothing in it closes the fence."""
-    return "`" * max(MIN_FENCE, 1 + max(map(len, re.findall("`+", text)), default=0))
-
-
-def compact_json(value: object) -> str:
-    """Compact JSON in UTF-8, not escaped to ASCII."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """Return a row of back-ticks, three at least, that is longer than any in the text: nothing in it closes the fence."""
+    return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
 
 
 def file_sum(file: Any) -> str:
-    """The SHA-256 of an open file in hexadecimal."""
+    """Return the SHA-256 of an open file in hexadecimal."""
     digest = hashlib.sha256()
     while block := file.read(1 << 20):
         digest.update(block)
@@ -182,25 +175,22 @@ def file_sum(file: Any) -> str:
 
 
 def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
-    """What `call` returns, or TimeoutError after `seconds`; the call is then left behind in a daemon thread."""
-    outcome: list[T] = []
-    failure: list[BaseException] = []
+    """Return what `call` returns, or raise TimeoutError after `seconds`; its daemon thread is then left behind."""
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            outcome.append(call())
+            future.set_result(call())
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread, where it is raised again
-            failure.append(error)
+            future.set_exception(error)
 
     worker = threading.Thread(target=run, name=name, daemon=True)
     worker.start()
     worker.join(seconds)
-    if failure:
-        raise failure[0]
-    if not outcome:
+    if not future.done():
         message = f"{name} took longer than {seconds:g} s"
         raise TimeoutError(message)
-    return outcome[0]
+    return future.result()
 
 
 # --- values that JSON can hold
@@ -210,63 +200,52 @@ MAX_LIST_ITEMS = 50
 MAX_DEPTH = 8
 
 
-def _scalar_text(value: object) -> str:
-    if isinstance(value, dt.datetime | dt.date | dt.time):
-        return value.isoformat()
-    if isinstance(value, dt.timedelta):
-        return f"PT{value.total_seconds():f}".rstrip("0").rstrip(".") + "S"
-    if isinstance(value, decimal.Decimal):
-        return format(value, "f") if value.is_finite() else str(value)
-    return clean_text(str(value))
-
-
-def _left_out(key: str, value: object) -> bool:
-    """Binary values, and LlamaIndex's `_node_content`, which repeats the text."""
-    return isinstance(value, bytes) or key == "_node_content"
-
-
 def json_safe(value: object, *, text_limit: int = 300, depth: int = 0) -> Any:
-    """Any value of a row as JSON can hold it.
+    """Return any value of a row as JSON can hold it.
 
-    Timestamps, dates and times become ISO 8601, decimals strings, NaN and infinity null; binary is left out;
-    strings longer than `text_limit`, long lists and deep nesting are cut with a mark.
+    Timestamps, dates and times become ISO 8601, decimals strings, NaN and infinity null. Binary and LlamaIndex's
+    `_node_content`, which repeats the text, are left out. Long strings and lists and deep nesting are cut with a mark.
     """
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, str):
-        return shorten(clean_text(value), text_limit)
-    if isinstance(value, Mapping | list | tuple):
-        return _json_safe_container(value, text_limit=text_limit, depth=depth + 1)
-    return shorten(_scalar_text(value), text_limit)
-
-
-def _json_safe_container(value: Mapping[Any, Any] | Sequence[Any], *, text_limit: int, depth: int) -> Any:
-    if depth > MAX_DEPTH:
+    if isinstance(value, Mapping | list | tuple) and depth == MAX_DEPTH:
         return "…"
-    convert = functools.partial(json_safe, text_limit=text_limit, depth=depth)
+    inner = functools.partial(json_safe, text_limit=text_limit, depth=depth + 1)
     if isinstance(value, Mapping):
-        return {clean_text(str(key)): convert(inner) for key, inner in value.items() if not _left_out(str(key), inner)}
-    kept = [convert(inner) for inner in value[:MAX_LIST_ITEMS] if not isinstance(inner, bytes)]
-    return [*kept, f"… {len(value) - MAX_LIST_ITEMS} more"] if len(value) > MAX_LIST_ITEMS else kept
+        kept = {key: item for key, item in value.items() if not isinstance(item, bytes) and key != "_node_content"}
+        return {clean_text(str(key)): inner(item) for key, item in kept.items()}
+    if isinstance(value, list | tuple):
+        items = [inner(item) for item in value[:MAX_LIST_ITEMS] if not isinstance(item, bytes)]
+        return [*items, f"… {len(value) - MAX_LIST_ITEMS} more"] if len(value) > MAX_LIST_ITEMS else items
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        value = value.isoformat()
+    elif isinstance(value, dt.timedelta):
+        value = f"PT{value.total_seconds():f}".rstrip("0").rstrip(".") + "S"
+    elif isinstance(value, decimal.Decimal) and value.is_finite():
+        value = format(value, "f")
+    return shorten(clean_text(str(value)), text_limit)
 
 
-def parse_json(text: object) -> Any:
-    """The value that a JSON string holds; everything else as it is, and so a string that is too deeply nested or no JSON."""
+def compact_json(value: object) -> str:
+    """Return compact JSON in UTF-8, not escaped to ASCII."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def parse_json(text: Any, default: Any = None) -> Any:
+    """Return the value of a JSON text, or the default if it is none or nested too deeply."""
     try:
-        return json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError):
-        return text
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return default
 
 
 def parse_json_object(value: object) -> dict[str, Any] | None:
-    """The object that a JSON string holds; None for everything else."""
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, str) or not value.lstrip().startswith("{"):
-        return None
-    parsed = parse_json(value)
+    """Return an object, or the one that a JSON string holds; None for everything else."""
+    # The look at the first character spares the parser the many texts that are no JSON.
+    is_object = isinstance(value, str) and value.lstrip().startswith("{")
+    parsed = parse_json(value) if is_object else value
     return parsed if isinstance(parsed, dict) else None
 
 
@@ -283,17 +262,17 @@ _DIVIDED = re.compile(DIVISION)
 
 
 def visible(text: str) -> str:
-    """The text without characters that nobody sees and that keep words from being found."""
+    """Remove characters that nobody sees and that keep words from being found."""
     return text if text.isascii() else text.translate(_WITHOUT_INVISIBLE)
 
 
 def hyphen_of(word: str) -> str:
-    """What stays of the hyphen at a line end where a word is looked for: `well-known` has one, `inspection` has none."""
+    """Return what stays of the hyphen at a line end in a word looked for: `well-known` keeps it, `inspection` does not."""
     return "-" if "-" in word else ""
 
 
 def whole_words(text: str, *, hyphen: str = "") -> str:
-    """The text with words whole that line ends or invisible characters divide."""
+    """Join words that line ends or invisible characters divide."""
     return visible(_DIVIDED.sub(rf"\1{hyphen}\2", text))
 
 
@@ -330,48 +309,44 @@ _SPACELESS_RUN = re.compile(f"([{_BIGRAM_SCRIPTS}]+)|([{_TRIGRAM_SCRIPTS}]+)|([^
 
 @dataclass(frozen=True)
 class Terms:
-    """The words of a query that text search counts.
-
-    `counted` are distinct folded words; a run of script without spaces gives its character n-grams instead.
-    `runs` are those runs whole, for ordering among equal shares. `dropped` counts the words past MAX_TERMS or
-    MAX_TERM_CHARACTERS.
-    """
+    """The words of a query that text search counts."""
 
     counted: tuple[str, ...]
+    """Distinct folded words; of a run of script without spaces its character n-grams."""
     runs: tuple[str, ...] = ()
+    """Those runs whole, for ordering among equal shares."""
     dropped: int = 0
+    """How many words are past MAX_TERMS or MAX_TERM_CHARACTERS."""
 
 
 def fold(text: str) -> str:
-    """Case and composition folded away: NFC, Unicode case folding, the Turkish i letters made one."""
+    """Fold case and composition away: NFC, Unicode case folding, the Turkish i letters made one."""
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
     return folded.replace("i\u0307", "i").replace("ı", "i")
 
 
 def is_spaceless(text: str) -> bool:
-    """Whether letters of a script that is written without spaces are in a text."""
+    """Return whether letters of a script that is written without spaces are in a text."""
     return any(bigrams or trigrams for bigrams, trigrams, _ in _SPACELESS_RUN.findall(text))
 
 
 def _first_words(words: Iterable[str]) -> tuple[str, ...]:
-    """The first MAX_TERMS words, or as many as have MAX_TERM_CHARACTERS together."""
     first = tuple(itertools.islice(words, MAX_TERMS))
     ends = itertools.accumulate(map(len, first))
     return first[: sum(end <= MAX_TERM_CHARACTERS for end in ends)]
 
 
 def read_terms(query: str) -> Terms:
-    """Reads a query as the words that text search looks for.
+    """Read a query as the words that text search looks for.
 
     Words are split at white space and stripped of sentence punctuation; English stop words count only where nothing
     else is left. Chinese and Japanese runs are cut into bigrams; Thai, Lao, Khmer and Burmese ones into trigrams.
     """
     raw = fold(clean_surrogates(query)).replace("\x00", " ").split()
     words = [stripped for word in raw if (stripped := word.strip(SENTENCE_PUNCTUATION))] or raw
-    content = [word for word in words if word not in STOP_WORDS] or words
     terms: dict[str, None] = {}
     runs: dict[str, None] = {}
-    for word in content:
+    for word in [word for word in words if word not in STOP_WORDS] or words:
         for bigrams, trigrams, plain in _SPACELESS_RUN.findall(word):
             run, size = (bigrams, 2) if bigrams else (trigrams, 3)
             if plain and plain != word and not (plain := plain.strip(SENTENCE_PUNCTUATION)):
@@ -384,102 +359,73 @@ def read_terms(query: str) -> Terms:
     return Terms(counted, _first_words(runs), len(terms) - len(counted))
 
 
-def _folds_past_lower(letter: str, folded: str) -> bool:
-    return folded != letter.lower() != unicodedata.normalize("NFC", letter.lower())
-
-
 @functools.lru_cache(maxsize=1)
 def _expansions() -> Mapping[str, str]:
-    """Single letters by what they fold to, where lower case alone does not lead there: ß under ss, final sigma under sigma."""
-    found: dict[str, str] = {}
+    """Return letters by what they fold to where lower case alone does not lead there: ß by ss, final sigma by sigma."""
+    letters: dict[str, str] = {}
     blocks = ((0x80, 0x3400), (0xA640, 0xAC00), (0xF900, 0xFFF0), (0x1D100, 0x1D200), (0x2F800, 0x2FA20))
     for letter in map(chr, itertools.chain.from_iterable(itertools.starmap(range, blocks))):
-        folded = fold(letter)
-        if len(folded) > 1 or letter == letter.lower() != folded or _folds_past_lower(letter, folded):
-            found[folded] = found.get(folded, "") + letter
-    return found
+        if (folded := fold(letter)) != letter.lower():
+            letters[folded] = letters.get(folded, "") + letter
+    return letters
 
 
 @functools.lru_cache(maxsize=4096)
-def _letter_forms(letter: str) -> tuple[str, ...]:
-    """A letter in its composed form and in every canonically equivalent one of at most two marks."""
-    decomposed = unicodedata.normalize("NFD", letter)
-    forms = {letter: None, decomposed: None}
-    base, marks = decomposed[0], decomposed[1:]
-    if 1 <= len(marks) <= 2:  # noqa: PLR2004 - the two marks of the docstring
-        for order in itertools.permutations(marks):
-            forms["".join((base, *order))] = None
-            forms[unicodedata.normalize("NFC", base + order[0]) + "".join(order[1:])] = None
-    return tuple(forms)
-
-
-def _escape(text: str) -> str:
-    return re.sub(r"[\\.+*?()|\[\]{}^$#&\-~]", r"\\\g<0>", text)
-
-
 def _letter_pattern(letter: str) -> str:
+    """Return a pattern of a letter as it is, decomposed, and in each equivalent order of at most two marks."""
     if letter == "i":
         return "[iıİ]\u0307?"
-    forms = [_escape(form) for form in (*_letter_forms(letter), *_expansions().get(letter, ""))]
-    return forms[0] if len(forms) == 1 else f"(?:{'|'.join(forms)})"
+    decomposed = unicodedata.normalize("NFD", letter)
+    base, marks = decomposed[0], decomposed[1:]
+    forms = {letter: None, decomposed: None}
+    for first, *rest in itertools.permutations(marks) if 1 <= len(marks) <= 2 else ():  # noqa: PLR2004 - as said above
+        forms["".join((base, first, *rest))] = None
+        forms["".join((unicodedata.normalize("NFC", base + first), *rest))] = None
+    every = list(map(re.escape, (*forms, *_expansions().get(letter, ""))))
+    return every[0] if len(every) == 1 else f"(?:{'|'.join(every)})"
 
 
-def _piece_pattern(piece: str) -> str:
-    if len(piece) == 1:
-        return _letter_pattern(piece)
-    ways = [
-        "".join(
-            _letter_pattern(piece[a:b]) if b - a == 1 else f"[{_expansions()[piece[a:b]]}]"
-            for a, b in itertools.pairwise((0, *cuts, len(piece)))
-        )
-        for count in range(len(piece))
-        for cuts in itertools.combinations(range(1, len(piece)), count)
-        if all(b - a == 1 or piece[a:b] in _expansions() for a, b in itertools.pairwise((0, *cuts, len(piece))))
-    ]
-    return f"(?:{'|'.join(ways)})"
+def _spellings(piece: str) -> Iterator[str]:
+    """Yield a pattern for each way to write a piece of a folded word, its letters alone or by one that stands for several."""
+    if not piece:
+        yield ""
+    for size in range(1, len(piece) + 1):
+        several = _expansions().get(piece[:size], "")
+        if size == 1 or several:
+            head = f"[{several}]" if size > 1 else _letter_pattern(piece[0])
+            yield from (head + rest for rest in _spellings(piece[size:]))
 
 
-def _piece_end(folded: str, at: int, *, most: int = 6) -> int:
-    """Where the piece that begins here ends: letters that one letter may stand for are kept together, as in sss."""
-    end = at + 1
-    for start in range(at, at + most):
-        for size in (2, 3):
-            if start < end and folded[start : start + size] in _expansions():
-                end = max(end, min(start + size, len(folded)))
-    return end
+def _pieces(folded: str) -> Iterator[str]:
+    """Cut a folded word where no letter stands for both sides: up to eight letters such as sss are kept together."""
+    start = end = 0
+    for at in range(len(folded)):
+        sizes = [size for size in (2, 3) if at - start < 6 and folded[at : at + size] in _expansions()]  # noqa: PLR2004 - so that none is longer than eight
+        end = max(end, at + 1, *(min(at + size, len(folded)) for size in sizes))
+        if end == at + 1:
+            yield folded[start:end]
+            start = end
 
 
 _MAX_PATTERN = 40_000
 """Characters of a pattern that the engine still compiles."""
 
 
-def _no_mark(folded: str, *, lowered: bool) -> str:
-    """Keeps `cafe` from matching before a combining accent, as it does not match é; Rust's regex cannot look ahead."""
-    last = folded[-1:]
-    takes_accents = last.isalpha() and (last < "\u0530" or "\u1e00" <= last < "\u2000")
-    if not takes_accents:
-        return ""
-    return "(?:[^\u0300-\u036f]|$)" if lowered else "(?![\u0300-\u036f])"
-
-
 @functools.lru_cache(maxsize=1024)
 def fold_pattern(folded: str, *, lowered: bool = False) -> str:
-    """A regular expression, the same for Rust's regex and Python's re, that finds a folded word in unfolded text.
-
-    For text that was `lowered` it is case-sensitive, which the engine matches several times faster.
+    """Return a regular expression, the same for Rust's regex and Python's re, that finds a folded word in unfolded text.
 
     It matches every case, composed and decomposed accents, and letters that fold to several (straße for strasse); a word
-    whose pattern would be too long for the engine, only every case.
-    The match is literal: no character of the word is read as an operator.
+    whose pattern would be too long for the engine, only every case. The match is literal: no character of the word is
+    read as an operator. For text that was `lowered` it is case-sensitive, which the engine matches several times faster.
     """
-    parts: list[str] = []
-    at = 0
-    while at < len(folded):
-        end = _piece_end(folded, at)
-        parts.append(_piece_pattern(folded[at:end]))
-        at = end
-    pattern = "".join(parts)
-    pattern = (pattern if len(pattern) <= _MAX_PATTERN else _escape(folded)) + _no_mark(folded, lowered=lowered)
+    spellings = (list(_spellings(piece)) for piece in _pieces(folded))
+    pattern = "".join(ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})" for ways in spellings)
+    pattern = pattern if len(pattern) <= _MAX_PATTERN else re.escape(folded)
+    last = folded[-1:]
+    if last.isalpha() and (last < "\u0530" or "\u1e00" <= last < "\u2000"):
+        # So that `cafe` does not match before a combining accent, as it does not match é. Rust's regex cannot look ahead.
+        pattern += "(?:[^\u0300-\u036f]|$)" if lowered else "(?![\u0300-\u036f])"
     return pattern if lowered else f"(?i){pattern}"
 
 
@@ -3135,7 +3081,7 @@ def _to_value(scalar: Any) -> Any:
 def _to_values(column: pa.Array[Any]) -> list[Any]:
     """A column's values; where Python has no such value (a nanosecond, the year 10,000), Arrow's text of it."""
     if _is_json(column.type):
-        return [parse_json(value) for value in column.to_pylist()]
+        return [parse_json(value, value) for value in column.to_pylist()]
     try:
         return column.to_pylist()
     except (ValueError, OverflowError, ArithmeticError, KeyError):
@@ -3504,8 +3450,8 @@ def fuse(*rankings: Ranking) -> Ranking:
 def first_value(row: Row, columns: Iterable[Column]) -> str:
     """The first of these columns' values that is not empty, as one line; "" where all are."""
     for column in columns:
-        value = column.value(row.values)
-        if value is not None and (text := one_line(_scalar_text(value))):
+        value = json_safe(column.value(row.values), text_limit=sys.maxsize)
+        if value is not None and (text := one_line(str(value))):
             return text
     return ""
 
@@ -4029,14 +3975,6 @@ def _read_choice(part: Any) -> ChatReply:
     return ChatReply(said, _content(choices[0].get("finish_reason")))
 
 
-def _read_json(text: str) -> Any:
-    """The value of a JSON text, None where it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _without_thoughts(text: str) -> str:
     """A reply less what the model thought before it; some servers keep the mark that opens the thoughts to themselves."""
     last = _LAST_THOUGHT.match(text)
@@ -4053,7 +3991,7 @@ def read_reply(body: bytes) -> ChatReply:
     """
     text = body.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
     if text.startswith("{"):
-        parts = [_read_choice(_read_json(text)), ChatReply("", "stop")]
+        parts = [_read_choice(parse_json(text)), ChatReply("", "stop")]
     else:
         # Not splitlines(), which also breaks at characters that JSON may hold.
         text = text.replace("\r", "\n")
@@ -4062,7 +4000,7 @@ def read_reply(body: bytes) -> ChatReply:
         data = [one.rstrip() for one in re.findall(r"^data:[ \t]*(\S.*)", text, re.MULTILINE)]
         if not data:
             raise ValueError("answered with something that is no chat reply")
-        parts = [_read_choice(_read_json(one)) for one in data if one != "[DONE]"]
+        parts = [_read_choice(parse_json(one)) for one in data if one != "[DONE]"]
         parts += [ChatReply("", "stop")] if data[-1] == "[DONE]" else []
     said = clean_lines(_without_thoughts("".join(part.text for part in parts)))
     return ChatReply(said.strip(), next((part.finish for part in parts if part.finish), ""))

@@ -236,10 +236,11 @@ def test_only_a_json_object_is_read_as_one() -> None:
         assert lancelot.parse_json_object(value) is None
 
 
-def test_a_string_that_is_no_readable_json_stays_as_it_is() -> None:
-    assert [lancelot.parse_json(text) for text in ("[1]", '"a"', "null")] == [[1], "a", None]
-    for value in ("", "text", "[" * 100_000, None, 5):
-        assert lancelot.parse_json(value) == value
+def test_a_text_that_is_no_readable_json_has_the_default_as_its_value() -> None:
+    assert [lancelot.parse_json(text) for text in ("[1]", '"a"', b"null")] == [[1], "a", None]
+    for value in ("", "text", "[" * 100_000, None, 5, b"\xff"):
+        assert lancelot.parse_json(value) is None
+        assert lancelot.parse_json(value, value) == value
 
 
 # --- folding
