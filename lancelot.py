@@ -55,7 +55,7 @@ import zlib
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from operator import ge, gt, le, lt
 from pathlib import Path
@@ -449,349 +449,272 @@ OLLAMA_URL = "http://localhost:11434/v1"
 
 
 def read_number(text: str, *, low: int, high: int) -> int:
-    """A whole number from `low` to `high`, also written `5.0`; ValueError names what is allowed."""
+    """Parse a whole number from `low` to `high`, also written `5.0`. A ValueError of this and the next names what is allowed."""
     number = float(text) if re.fullmatch(r"[+-]?\d{1,12}(\.0*)?", text) else math.nan
     if not low <= number <= high:
-        message = f"a whole number from {low:,} to {high:,}"
-        raise ValueError(message)
+        raise ValueError(f"a whole number from {low:,} to {high:,}")
     return int(number)
 
 
 def read_seconds(text: str) -> float:
-    """A number of seconds above 0 and at most MAX_SECONDS; ValueError names what is allowed."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= MAX_SECONDS:
-        message = f"a number of seconds above 0 and at most {MAX_SECONDS}"
-        raise ValueError(message)
-    return seconds
+    """Parse a number of seconds above 0 and at most MAX_SECONDS."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= MAX_SECONDS:
+            return float(text)
+    raise ValueError(f"a number of seconds above 0 and at most {MAX_SECONDS}")
 
 
 def read_choice(text: str, *, choices: Iterable[str]) -> str:
-    """One of `choices` in any case; ValueError names them."""
-    allowed = tuple(choices)
-    if text.lower() not in allowed:
-        message = f"one of {', '.join(allowed)}"
-        raise ValueError(message)
+    """Parse one of `choices`, in any case."""
+    if text.lower() not in choices:
+        raise ValueError(f"one of {', '.join(choices)}")
     return text.lower()
 
 
+def _read_matching(text: str, *, pattern: str, allowed: str) -> str:
+    if not re.fullmatch(pattern, text, re.ASCII | re.DOTALL):
+        raise ValueError(allowed)
+    return text
+
+
+read_name = functools.partial(_read_matching, pattern=r".*\S.*", allowed="a name")
+
+
 def scheme_of(path: str) -> str:
-    """The scheme of an address, s3 of s3://bucket/folder, in lower case; "" for a path, also with a drive's letter."""
-    found = re.match(r"([a-z][a-z0-9+.-]+)://", path, re.IGNORECASE)
-    return found[1].lower() if found else ""
+    """Return the scheme of an address, s3 of s3://bucket/folder, in lower case; "" of a path, also with a drive's letter."""
+    scheme = re.match(r"([a-z][a-z0-9+.-]+)://", path, re.IGNORECASE)
+    return scheme[1].lower() if scheme else ""
 
 
 def is_address(path: str) -> bool:
-    """Whether a database path is an object-store or service address, not a folder."""
+    """Return whether a database path is an object-store or service address, not a folder."""
     return scheme_of(path) != ""
 
 
-def _read_file_address(address: str) -> str:
-    from urllib.request import url2pathname
-
-    parts = urlsplit(address)
-    if parts.netloc not in ("", "localhost") or not parts.path:
-        message = "a folder, or an address such as file:///home/me/lancedb"
-        raise ValueError(message)
-    return url2pathname(parts.path)
-
-
 def read_path(text: str) -> str:
-    """A folder, with `~` expanded or from a file:// address; an address such as s3://bucket/folder is kept as it is.
+    """Parse a folder, with `~` expanded or from a file:// address; an address such as s3://bucket/folder is kept as it is.
 
-    ValueError says what is allowed, which a blank is not: it would be the folder that this was started in.
+    A blank is refused, since it would be the folder that this was started in.
     """
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]  # quotes that a shell would have taken away
     if not text.strip():
-        message = "a folder, or an address such as s3://bucket/folder"
-        raise ValueError(message)
+        raise ValueError("a folder, or an address such as s3://bucket/folder")
     if scheme_of(text) == "file":
-        return _read_file_address(text)
+        from urllib.request import url2pathname
+
+        parts = urlsplit(text)
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise ValueError("a folder, or an address such as file:///home/me/lancedb")
+        return url2pathname(parts.path)
     return text if is_address(text) else os.path.expanduser(text)  # noqa: PTH111 - Path would fold a trailing name
 
 
-def read_region(text: str) -> str:
-    """The name of a region, which becomes a part of the service's address; ValueError says what is allowed."""
-    if not re.fullmatch(r"[\w-]+", text, re.ASCII):
-        message = "a region such as us-east-1"
-        raise ValueError(message)
-    return text
-
-
-def read_name(text: str) -> str:
-    """A name as it is; ValueError where it is blank."""
-    if not text.strip():
-        message = "a name"
-        raise ValueError(message)
-    return text
-
-
 def read_folders(text: str) -> tuple[str, ...]:
-    """Absolute folders, joined as PATH joins them; ValueError says what is allowed."""
+    """Parse absolute folders, joined as PATH joins them."""
     folders = tuple(read_path(part.strip()) for part in text.split(os.pathsep) if part.strip())
     if not folders or not all(Path(folder).is_absolute() for folder in folders):
-        message = f"absolute folders, joined by {os.pathsep}"
-        raise ValueError(message)
+        raise ValueError(f"absolute folders, joined by {os.pathsep}")
     return folders
 
 
 def read_base_url(text: str) -> str:
-    """The address of an OpenAI-compatible server, `/v1` added where it has no path; ValueError says what is allowed."""
-    try:
+    """Parse the address of an OpenAI-compatible server; `/v1` is added where it has no path."""
+    with contextlib.suppress(ValueError):
         address = urlsplit(text)
-        well_formed = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
-        well_formed = well_formed and not address.query and not address.fragment
-    except ValueError:
-        well_formed = False
-    if not well_formed or re.search(r"[\s\x00-\x20\x7f]", text):
-        message = "an address such as http://localhost:11434/v1"
-        raise ValueError(message)
-    path = re.sub(r"/+(embeddings|chat/completions)$", "", address.path.rstrip("/")).rstrip("/")
-    return urlunsplit((address.scheme, address.netloc, path or "/v1", address.query, ""))
+        is_web = address.scheme in ("http", "https") and address.hostname and address.port != 0
+        if is_web and not address.query and not address.fragment and not re.search(r"[\s\x00-\x20\x7f]", text):
+            path = re.sub(r"/+(embeddings|chat/completions)$", "", address.path.rstrip("/")).rstrip("/")
+            return urlunsplit((address.scheme, address.netloc, path or "/v1", "", ""))
+    raise ValueError("an address such as http://localhost:11434/v1")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One environment variable: its field in `Settings`, its parser, its default, its help for people."""
+    """One environment variable: its help for people, its parser, its default, its field in `Settings`."""
 
     name: str
-    field: str
-    parse: Callable[[str], Any]
-    default: Any
     help: str
+    parse: Callable[[str], Any] = str
+    default: Any = None
     secret: bool = False
+    field: str = ""
 
 
-SETTINGS = (
-    Setting(
-        "LANCEDB_PATH",
-        "path",
-        read_path,
-        None,
-        "The LanceDB database folder. Required for the tools to work. It must exist; Lancelot does not create it. "
-        "Best absolute, since clients start servers anywhere; it may begin with `~`. Or an address such as "
-        "`s3://bucket/folder`.",
-    ),
-    Setting(
-        "LANCEDB_API_KEY",
-        "database_key",
-        str,
-        None,
-        "Key for LanceDB's own service, where `LANCEDB_PATH` is an address such as `db://name`; sent to no other.",
-        secret=True,
-    ),
-    Setting(
-        "LANCEDB_REGION",
-        "database_region",
-        read_region,
-        "us-east-1",
-        "Region of the database in LanceDB's own service.",
-    ),
-    Setting(
-        "LANCEDB_HOST_OVERRIDE",
-        "database_host",
-        str,
-        None,
-        "Address of LanceDB's own service where you run it yourself, such as `https://lancedb.example.com`.",
-    ),
-    Setting(
-        "LANCEDB_TABLE",
-        "table",
-        str,
-        "documents",
-        "Table used when a call names none. Where it is not set and `documents` does not exist, a folder's only "
-        "table is used.",
-    ),
-    Setting(
-        "LANCEDB_TEXT_COLUMN",
-        "text_column",
-        str,
-        "text",
-        "Column holding the text. Where it is not set and there is no `text`, the column is found by itself.",
-    ),
-    Setting(
-        "LANCEDB_VECTOR_COLUMN",
-        "vector_column",
-        str,
-        "vector",
-        "Column holding the vectors. Where it is not set and there is no `vector`, the column is found by itself.",
-    ),
-    Setting(
-        "LANCEDB_DEFAULT_LIMIT",
-        "default_limit",
-        functools.partial(read_number, low=1, high=MAX_LIMIT),
-        20,
-        f"Hits returned when a call sets no `limit`, 1 to {MAX_LIMIT}.",
-    ),
-    Setting(
-        "LANCEDB_CONTEXT_BUDGET",
-        "context_budget",
-        functools.partial(read_number, low=MIN_BUDGET, high=MAX_BUDGET),
-        8000,
-        "Characters of context that `lancedb_query` returns when a call sets no `contextBudget`, "
-        f"{MIN_BUDGET} to {MAX_BUDGET:,}.",
-    ),
-    Setting(
-        "LANCELOT_SEARCH_TYPE",
-        "search_type",
-        functools.partial(read_choice, choices=SEARCH_TYPES),
-        "auto",
-        "Search that runs when a call sets no `searchType`: `vector`, `text`, `fts`, `hybrid` or `auto`.",
-    ),
-    Setting(
-        "OPENAI_API_KEY",
-        "api_key",
-        str,
-        None,
-        "Enables vector search. When it is not set, the credential store is asked next. It is sent to OpenAI, or to "
-        "`OPENAI_BASE_URL` where that is set, and nowhere else.",
-        secret=True,
-    ),
-    Setting(
-        "OPENAI_BASE_URL",
-        "base_url",
-        read_base_url,
-        None,
-        "Address of an OpenAI-compatible server to embed queries with, such as `http://localhost:11434/v1` for Ollama. "
-        "Embeddings then count as available, with a key or without one.",
-    ),
-    Setting(
-        "EMBEDDING_MODEL",
-        "embedding_model",
-        str,
-        "text-embedding-ada-002",
-        "The model that embeds queries. It must be the one that the table's vectors were made with.",
-    ),
-    Setting(
-        "EMBEDDING_DIMENSIONS",
-        "embedding_dimensions",
-        functools.partial(read_number, low=1, high=100_000),
-        1536,
-        "Vector length of the model, as `lancedb_status` reports it. It is not sent to the endpoint.",
-    ),
-    Setting(
-        "LANCELOT_EMBEDDING_TIMEOUT",
-        "embedding_timeout",
-        read_seconds,
-        15.0,
-        "Seconds that one embedding call may take, at most 600.",
-    ),
-    Setting(
-        "LANCELOT_CHAT_MODEL",
-        "chat_model",
-        str,
-        None,
-        "The chat model that answers `lancedb_ask` and `ask`, such as `qwen2.5:3b`. The tool is there only where this "
-        "is set.",
-    ),
-    Setting(
-        "LANCELOT_CHAT_BASE_URL",
-        "chat_base_url",
-        read_base_url,
-        None,
-        "Address of the OpenAI-compatible server of the chat model. Where it is not set, a local Ollama is asked: "
-        f"`{OLLAMA_URL}`.",
-    ),
-    Setting(
-        "LANCELOT_CHAT_API_KEY",
-        "chat_api_key",
-        str,
-        None,
-        "Key for the chat model's server, sent to no other. When it is not set, `OPENAI_API_KEY` is used only where "
-        "that belongs to the same server, and next what the credential store holds for that host.",
-        secret=True,
-    ),
-    Setting(
-        "LANCELOT_CHAT_TIMEOUT",
-        "chat_timeout",
-        read_seconds,
-        120.0,
-        "Seconds that the chat model may take for an answer, at most 600.",
-    ),
-    Setting(
-        "LANCELOT_INDEX_ROOTS",
-        "index_roots",
-        read_folders,
-        None,
-        "Folders whose files a model may index with `lancedb_index`, absolute, joined by `:` (on Windows by `;`). The tool "
-        "is there only where this is set; the command `index` does not need it.",
-    ),
-    Setting(
-        "LANCELOT_PASSPHRASE",
-        "passphrase",
-        str,
-        None,
-        "Protects the encrypted credential file where there is no system keychain. Without it a random key file does.",
-        secret=True,
-    ),
-    Setting(
-        "LANCELOT_LOG_LEVEL",
-        "log_level",
-        functools.partial(read_choice, choices=LOG_LEVELS),
-        "info",
-        f"What is logged to standard error: one of {', '.join(f'`{level}`' for level in LOG_LEVELS)}.",
-    ),
-)
+def _setting(
+    name: str, text: str, parse: Callable[[str], Any] = str, default: Any = None, *, secret: bool = False
+) -> Any:
+    return field(default=default, repr=not secret, metadata={"setting": Setting(name, text, parse, default, secret)})
 
-Origin = Literal["environment", "settings file", "default"]
+
+Origin = Literal["environment", "settings file", "default", "invalid"]
 
 
 @dataclass(frozen=True)
 class Settings:
     """Every setting's value, where each came from, and what was wrong (kind "invalid") or is worth knowing."""
 
-    path: str | None
-    database_region: str
-    database_host: str | None
-    table: str
-    text_column: str
-    vector_column: str
-    default_limit: int
-    context_budget: int
-    search_type: SearchType
-    base_url: str | None
-    embedding_model: str
-    embedding_dimensions: int
-    embedding_timeout: float
-    chat_model: str | None
-    chat_base_url: str | None
-    chat_timeout: float
-    log_level: str
-    index_roots: tuple[str, ...] | None
-    api_key: str | None = field(repr=False)
-    chat_api_key: str | None = field(repr=False)
-    passphrase: str | None = field(repr=False)
-    database_key: str | None = field(repr=False)
     config_dir: Path
     origins: Mapping[str, Origin]
     problems: tuple[LancelotError, ...]
-    refused: frozenset[str] = frozenset()
+
+    path: str | None = _setting(
+        "LANCEDB_PATH",
+        "The LanceDB database folder. Required for the tools to work. It must exist; Lancelot does not create it. "
+        "Best absolute, since clients start servers anywhere; it may begin with `~`. Or an address such as "
+        "`s3://bucket/folder`.",
+        read_path,
+    )
+    database_key: str | None = _setting(
+        "LANCEDB_API_KEY",
+        "Key for LanceDB's own service, where `LANCEDB_PATH` is an address such as `db://name`; sent to no other.",
+        secret=True,
+    )
+    database_region: str = _setting(
+        "LANCEDB_REGION",
+        "Region of the database in LanceDB's own service.",
+        functools.partial(_read_matching, pattern=r"[\w-]+", allowed="a region such as us-east-1"),
+        default="us-east-1",
+    )
+    database_host: str | None = _setting(
+        "LANCEDB_HOST_OVERRIDE",
+        "Address of LanceDB's own service where you run it yourself, such as `https://lancedb.example.com`.",
+    )
+    table: str = _setting(
+        "LANCEDB_TABLE",
+        "Table used when a call names none. Where it is not set and `documents` does not exist, a folder's only "
+        "table is used.",
+        default="documents",
+    )
+    text_column: str = _setting(
+        "LANCEDB_TEXT_COLUMN",
+        "Column holding the text. Where it is not set and there is no `text`, the column is found by itself.",
+        default="text",
+    )
+    vector_column: str = _setting(
+        "LANCEDB_VECTOR_COLUMN",
+        "Column holding the vectors. Where it is not set and there is no `vector`, the column is found by itself.",
+        default="vector",
+    )
+    default_limit: int = _setting(
+        "LANCEDB_DEFAULT_LIMIT",
+        f"Hits returned when a call sets no `limit`, 1 to {MAX_LIMIT}.",
+        functools.partial(read_number, low=1, high=MAX_LIMIT),
+        default=20,
+    )
+    context_budget: int = _setting(
+        "LANCEDB_CONTEXT_BUDGET",
+        "Characters of context that `lancedb_query` returns when a call sets no `contextBudget`, "
+        f"{MIN_BUDGET} to {MAX_BUDGET:,}.",
+        functools.partial(read_number, low=MIN_BUDGET, high=MAX_BUDGET),
+        default=8000,
+    )
+    search_type: SearchType = _setting(  # noqa: RUF009 - it makes a field
+        "LANCELOT_SEARCH_TYPE",
+        "Search that runs when a call sets no `searchType`: `vector`, `text`, `fts`, `hybrid` or `auto`.",
+        functools.partial(read_choice, choices=SEARCH_TYPES),
+        default="auto",
+    )
+    api_key: str | None = _setting(
+        "OPENAI_API_KEY",
+        "Enables vector search. When it is not set, the credential store is asked next. It is sent to OpenAI, or to "
+        "`OPENAI_BASE_URL` where that is set, and nowhere else.",
+        secret=True,
+    )
+    base_url: str | None = _setting(
+        "OPENAI_BASE_URL",
+        "Address of an OpenAI-compatible server to embed queries with, such as `http://localhost:11434/v1` for Ollama. "
+        "Embeddings then count as available, with a key or without one.",
+        read_base_url,
+    )
+    embedding_model: str = _setting(
+        "EMBEDDING_MODEL",
+        "The model that embeds queries. It must be the one that the table's vectors were made with.",
+        default="text-embedding-ada-002",
+    )
+    embedding_dimensions: int = _setting(
+        "EMBEDDING_DIMENSIONS",
+        "Vector length of the model, as `lancedb_status` reports it. It is not sent to the endpoint.",
+        functools.partial(read_number, low=1, high=100_000),
+        default=1536,
+    )
+    embedding_timeout: float = _setting(
+        "LANCELOT_EMBEDDING_TIMEOUT",
+        "Seconds that one embedding call may take, at most 600.",
+        read_seconds,
+        default=15.0,
+    )
+    chat_model: str | None = _setting(
+        "LANCELOT_CHAT_MODEL",
+        "The chat model that answers `lancedb_ask` and `ask`, such as `qwen2.5:3b`. The tool is there only where this "
+        "is set.",
+    )
+    chat_base_url: str | None = _setting(
+        "LANCELOT_CHAT_BASE_URL",
+        "Address of the OpenAI-compatible server of the chat model. Where it is not set, a local Ollama is asked: "
+        f"`{OLLAMA_URL}`.",
+        read_base_url,
+    )
+    chat_api_key: str | None = _setting(
+        "LANCELOT_CHAT_API_KEY",
+        "Key for the chat model's server, sent to no other. When it is not set, `OPENAI_API_KEY` is used only where "
+        "that belongs to the same server, and next what the credential store holds for that host.",
+        secret=True,
+    )
+    chat_timeout: float = _setting(
+        "LANCELOT_CHAT_TIMEOUT",
+        "Seconds that the chat model may take for an answer, at most 600.",
+        read_seconds,
+        default=120.0,
+    )
+    index_roots: tuple[str, ...] | None = _setting(
+        "LANCELOT_INDEX_ROOTS",
+        "Folders whose files a model may index with `lancedb_index`, absolute, joined by `:` (on Windows by `;`). The tool "
+        "is there only where this is set; the command `index` does not need it.",
+        read_folders,
+    )
+    passphrase: str | None = _setting(
+        "LANCELOT_PASSPHRASE",
+        "Protects the encrypted credential file where there is no system keychain. Without it a random key file does.",
+        secret=True,
+    )
+    log_level: str = _setting(
+        "LANCELOT_LOG_LEVEL",
+        f"What is logged to standard error: one of {', '.join(f'`{level}`' for level in LOG_LEVELS)}.",
+        functools.partial(read_choice, choices=LOG_LEVELS),
+        default="info",
+    )
 
     def is_set(self, name: str) -> bool:
-        """Whether the person set this variable, in the environment or in the settings file."""
-        return self.origins[name] != "default"
+        """Return whether the person set this variable, in the environment or in the settings file."""
+        return self.origins[name] not in ("default", "invalid")
+
+    def is_invalid(self, name: str) -> bool:
+        """Return whether the person set this variable to what cannot be used, so that it has its default."""
+        return self.origins[name] == "invalid"
 
     @property
     def endpoint(self) -> str:
-        """The address that embeds queries: `base_url`, else OpenAI's."""
+        """The address that embeds queries."""
         return self.base_url or OPENAI_URL
 
     @property
     def chat_endpoint(self) -> str:
-        """The address that answers questions: `chat_base_url`, else that of a local Ollama."""
+        """The address that answers questions."""
         return self.chat_base_url or OLLAMA_URL
 
+
+SETTINGS = tuple(
+    replace(part.metadata["setting"], field=part.name) for part in fields(Settings) if "setting" in part.metadata
+)
+"""Every setting, in the order in which they are shown."""
 
 NO_HOME = Path(os.devnull)
 """Stands for the home folder of an account that has none: nothing is found below it, and nothing can be made there."""
 
 
 def home_folder() -> Path:
-    """The home folder of this account, or NO_HOME."""
+    """Return the home folder of this account, or NO_HOME."""
     try:
         return Path.home()
     except RuntimeError:
@@ -799,7 +722,7 @@ def home_folder() -> Path:
 
 
 def config_folder() -> Path:
-    """The per-user folder of settings and credentials; it is not created here."""
+    """Return the per-user folder of settings and credentials; it is not created here."""
     import platformdirs
 
     try:
@@ -809,19 +732,18 @@ def config_folder() -> Path:
 
 
 def settings_file(config_dir: Path) -> Path:
-    """The file that `init` writes: a JSON object by variable name."""
+    """Return the path of the file that `init` writes: a JSON object by variable name."""
     return config_dir / "settings.json"
 
 
 def reason_of(error: BaseException) -> str:
-    """A short reason for a sentence: the system's words where there are any, without paths."""
+    """Return a short reason for a sentence: the system's words if there are any, without paths."""
     return (isinstance(error, OSError) and error.strerror) or one_line(str(error)) or type(error).__name__
 
 
 def read_stored(config_dir: Path) -> tuple[dict[str, str], LancelotError | None]:
-    """What the settings file holds, and what is wrong with it, or None."""
-    path = settings_file(config_dir)
-    values, wrong = None, "is not a JSON object"
+    """Return what the settings file holds, and what is wrong with it, or None."""
+    path, values, wrong = settings_file(config_dir), None, "is not a JSON object"
     try:
         if stat.S_ISREG(path.stat().st_mode):
             values = parse_json_object(path.read_text(encoding="utf-8-sig"))
@@ -832,21 +754,13 @@ def read_stored(config_dir: Path) -> tuple[dict[str, str], LancelotError | None]
     except (OSError, ValueError) as error:
         wrong = f"cannot be read ({reason_of(error)})"
     if values is None:
-        told = f"The settings file {path} {wrong}, so its values are not used."
-        return {}, LancelotError(told, "Run `lancelot init`, which writes the file anew.")
+        cause = f"The settings file {path} {wrong}, so its values are not used."
+        return {}, LancelotError(cause, "Run `lancelot init`, which writes the file anew.")
     return {name: str(value) for name, value in values.items() if isinstance(value, str | int | float)}, None
 
 
-def _first_set(setting: Setting, environ: Mapping[str, str], stored: Mapping[str, str]) -> tuple[str, Origin]:
-    if text := clean_surrogates(environ.get(setting.name, "")).strip():
-        return text, "environment"
-    if (text := stored.get(setting.name, "").strip()) and not setting.secret:
-        return text, "settings file"
-    return "", "default"
-
-
 def without_password(text: str) -> str:
-    """Addresses without the user, the password, the query and the fragment that they may carry.
+    """Remove the user, the password, the query and the fragment that addresses in a text may carry.
 
     What stands before the @ of an abfss address is the name of a container.
     """
@@ -856,109 +770,90 @@ def without_password(text: str) -> str:
 
 
 def shown_path(path: str) -> str:
-    """A folder, or an address without what may be secret, on one line and cut, as it stands in a sentence."""
+    """Return a folder for a sentence, or an address without what may be secret, on one line and cut."""
     shown = clean_surrogates(without_password(path))
     return shorten(one_line(shown), 300) if is_address(path) else shown
 
 
-def _quoted(text: str) -> str:
-    """A refused value for a sentence: one line, cut, without what stands before an @ or in a query: it may be a secret."""
-    shown = re.sub(r"[?#].*", "?…", one_line(text).rpartition("@")[2])
-    return f'"{shorten(shown, 80)}"'
-
-
-def _parse_problem(setting: Setting, text: str, origin: Origin, allowed: str) -> LancelotError:
-    value = "a value" if setting.secret else _quoted(text)
+def _invalid_setting(setting: Setting, text: str, origin: Origin, allowed: str) -> LancelotError:
+    # One line, cut, without what stands before an @ or in a query: it may be a secret.
+    shown = shorten(re.sub(r"[?#].*", "?…", one_line(text).rpartition("@")[2]), 80)
+    value = "a value" if setting.secret else f'"{shown}"'
     used = "no value" if setting.default is None else f"the default {setting.default}"
-    told = f"{setting.name} ({origin}) is {value}, but allowed is {allowed}; {used} is used."
-    return LancelotError(told, f"Correct {setting.name}, or unset it.", kind="invalid")
+    cause = f"{setting.name} ({origin}) is {value}, but allowed is {allowed}; {used} is used."
+    return LancelotError(cause, f"Correct {setting.name}, or unset it.", kind="invalid")
 
 
-def _path_notes(path: str | None) -> list[LancelotError]:
-    if path is None or is_address(path) or Path(path).is_absolute():
-        return []
-    try:
+def _relative_path(path: str) -> LancelotError:
+    now = ""
+    with contextlib.suppress(OSError):
         now = f" (now {Path.cwd()})"
-    except OSError:
-        now = ""
-    note = (
-        f'LANCEDB_PATH is the relative path "{one_line(path)}", which depends on the folder that the client starts the '
-        f"server in{now}."
-    )
-    return [LancelotError(note, "Set LANCEDB_PATH to an absolute path.")]
+    cause = f'LANCEDB_PATH is the relative path "{one_line(path)}", which depends on where the client starts the server{now}.'
+    return LancelotError(cause, "Set LANCEDB_PATH to an absolute path.")
 
 
 def load_settings(
     environ: Mapping[str, str], config_dir: Path, *, answers: Mapping[str, str] | None = None
 ) -> Settings:
-    """Reads every setting: the environment, then the settings file, then the default. It never fails.
+    """Return every setting from the environment, else the settings file, else its default. It never fails.
 
     `answers` stand for what is about to be stored in the file.
     """
     stored, problem = read_stored(config_dir)
     stored |= answers or {}
     problems = [problem] if problem else []
-    problems += [
-        LancelotError(
-            f"{setting.name} in the settings file is not used, since secrets do not belong there.",
-            f"Set {setting.name} in the environment alone.",
-        )
-        for setting in SETTINGS
-        if setting.secret and stored.get(setting.name, "").strip()
-    ]
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    refused: set[str] = set()
     for setting in SETTINGS:
-        text, origin = _first_set(setting, environ, stored)
-        values[setting.field], origins[setting.name] = setting.default, origin
-        if origin == "default":
-            continue
+        name, in_file = setting.name, stored.get(setting.name, "").strip()
+        text = clean_surrogates(environ.get(name, "")).strip()
+        if setting.secret and in_file:
+            cause = f"{name} in the settings file is not used, since secrets do not belong there."
+            problems.append(LancelotError(cause, f"Set {name} in the environment alone."))
+            in_file = ""
+        origins[name] = "environment" if text else "settings file" if in_file else "default"
         try:
-            values[setting.field] = setting.parse(text)
+            if text or in_file:
+                values[setting.field] = setting.parse(text or in_file)
         except ValueError as error:
-            origins[setting.name] = "default"
-            refused.add(setting.name)
-            problems.append(_parse_problem(setting, text, origin, str(error)))
-    problems += _path_notes(values["path"])
-    return Settings(
-        **values, config_dir=config_dir, origins=origins, problems=tuple(problems), refused=frozenset(refused)
-    )
+            problems.append(_invalid_setting(setting, text or in_file, origins[name], str(error)))
+            origins[name] = "invalid"
+    path = values.get("path")
+    if path and not is_address(path) and not Path(path).is_absolute():
+        problems.append(_relative_path(path))
+    return Settings(config_dir, origins, tuple(problems), **values)
 
 
 # --- files that only their owner reads
 
 
-def _take_rights(path: str, like: os.stat_result) -> None:
-    os.chmod(path, stat.S_IMODE(like.st_mode))  # noqa: PTH101 - beside mkstemp's plain names
-    if hasattr(os, "chown") and (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
-        with contextlib.suppress(OSError):
-            os.chown(path, like.st_uid, like.st_gid)
-
-
 def write_private(path: Path, content: bytes, *, like: os.stat_result | None = None) -> None:
-    """Writes a file of mode 0600 atomically, in a folder of mode 0700: a reader sees the old content or the new.
+    """Write a file of mode 0600 atomically, in a folder of mode 0700: a reader sees the old content or the new.
 
     With `like` it gets the mode and, where that is allowed, the owner of another file instead.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         if like:
-            _take_rights(temporary, like)
-        os.replace(temporary, path)  # noqa: PTH105 - beside mkstemp's plain names
+            temporary.chmod(stat.S_IMODE(like.st_mode))
+            if hasattr(os, "chown") and (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                with contextlib.suppress(OSError):
+                    os.chown(temporary, like.st_uid, like.st_gid)
+        temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108 - beside mkstemp's plain names
+            temporary.unlink()
         raise
 
 
 def remove_file(path: Path) -> str:
-    """Removes a file and returns its path, "" where there is none; LancelotError where it cannot be removed."""
+    """Remove a file and return its path, or "" if there is none; LancelotError if it cannot be removed."""
     try:
         path.unlink()
     except (FileNotFoundError, NotADirectoryError):
@@ -973,12 +868,10 @@ KEY_HOSTS = "KEY_HOSTS"
 
 
 def store_settings(config_dir: Path, values: Mapping[str, str]) -> Path:
-    """Merges values into the settings file; a value of "" takes its name out. Secrets are refused."""
-    refused = {setting.name for setting in SETTINGS if setting.secret} & set(values)
-    if refused:
-        message = f"secrets do not belong in the settings file: {listed(refused)}"
-        raise ValueError(message)
-    merged = {name: value for name, value in (read_stored(config_dir)[0] | dict(values)).items() if value}
+    """Merge values into the settings file; a value of "" takes its name out. ValueError refuses secrets."""
+    if secret := {setting.name for setting in SETTINGS if setting.secret} & set(values):
+        raise ValueError(f"secrets do not belong in the settings file: {listed(secret)}")
+    merged = {name: value for name, value in {**read_stored(config_dir)[0], **values}.items() if value}
     path = settings_file(config_dir)
     write_private(path, clean_surrogates(json.dumps(merged, indent=2, ensure_ascii=False) + "\n").encode())
     return path
@@ -1007,12 +900,12 @@ class KeyLookup:
 
 
 def host_of(url: str) -> str:
-    """The host of an address with its port where it names one, such as `localhost:11434`; never user or password."""
+    """Return the host of an address with its port if it names one, such as `localhost:11434`; never user or password."""
     return urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
 def key_name(url: str) -> str:
-    """The name that the key for a server is stored under: its host, with `http://` where what is sent is not encrypted.
+    """Return the name that a server's key is stored under: its host, with `http://` if what is sent is not encrypted.
 
     So a key that was given for the one is never sent to the other.
     """
@@ -1020,27 +913,27 @@ def key_name(url: str) -> str:
     return host if urlsplit(url).scheme == "https" else f"http://{host}"
 
 
-def _refuse_prompts(ring: Any) -> None:
-    """Refuses a Secret Service that would open a prompt; of other keychains it cannot be known beforehand."""
-    backends = getattr(ring, "backends", (ring,))
-    if not any(type(backend).__module__.endswith("SecretService") for backend in backends):
-        return
-    import secretstorage
+def is_loopback(url: str) -> bool:
+    """Return whether an address is of this machine itself."""
+    import ipaddress
 
-    with contextlib.closing(secretstorage.dbus_init()) as bus:
-        try:
-            # Not get_default_collection: it makes a collection where there is none, and prompts for its password.
-            locked = secretstorage.Collection(bus).is_locked()
-        except secretstorage.ItemNotFoundException as error:
-            raise LancelotError("The system keychain is still empty.", "`init` at a terminal can fill it.") from error
-    if locked:
-        raise LancelotError(
-            "The system keychain is locked, and the server does not unlock it.", "Unlock it first.", kind="denied"
-        )
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def is_same_server(url: str, other: str) -> bool:
+    """Return whether two addresses have the same scheme, host and port, whether the port is written or not."""
+    ports = {"http": 80, "https": 443}
+    first, second = ((at.scheme, at.hostname, at.port or ports.get(at.scheme)) for at in map(urlsplit, (url, other)))
+    return first == second
 
 
 def name_session_bus(environ: MutableMapping[str, str]) -> None:
-    """Names the bus of a Secret Service at its usual place where no variable does: clients pass few variables on.
+    """Name the bus of a Secret Service at its usual place if no variable does: clients pass few variables on.
 
     The place: https://www.freedesktop.org/software/systemd/man/latest/sd_bus_default.html
     """
@@ -1050,17 +943,36 @@ def name_session_bus(environ: MutableMapping[str, str]) -> None:
             environ["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={quote(str(usual))}"
 
 
-def _keychain(use: Callable[[Any], T], *, may_prompt: bool) -> T:
-    """Uses the keychain within its time limit; LancelotError where there is none, it is locked or it does not answer."""
+def _refuse_prompts(ring: Any) -> None:
+    """Refuse a Secret Service that would open a prompt; of other keychains it cannot be known beforehand."""
+    backends = getattr(ring, "backends", (ring,))
+    if not any(type(backend).__module__.endswith("SecretService") for backend in backends):
+        return
+    import secretstorage
+
+    with contextlib.closing(secretstorage.dbus_init()) as bus:
+        try:
+            # Not get_default_collection: it makes a collection where there is none, and prompts for its password.
+            is_locked = secretstorage.Collection(bus).is_locked()
+        except secretstorage.ItemNotFoundException as error:
+            raise LancelotError("The system keychain is still empty.", "`init` at a terminal can fill it.") from error
+    if is_locked:
+        cause = "The system keychain is locked, and the server does not unlock it."
+        raise LancelotError(cause, "Unlock it first.", kind="denied")
+
+
+def _keychain(method: str, *words: str, may_prompt: bool) -> str | None:
+    """Return what a method of the keychain gives in time; LancelotError if there is none, it is locked or does not answer."""
     import keyring.errors
 
-    def run() -> T:
+    def run() -> str | None:
         ring = keyring.get_keyring()
         if getattr(ring, "priority", 0) <= 0:
             raise LancelotError("This machine offers no system keychain.")
         if not may_prompt:
             _refuse_prompts(ring)
-        return use(ring)
+        value: str | None = getattr(ring, method)(PROGRAM, *words)
+        return value
 
     limit = KEYCHAIN_PROMPT_SECONDS if may_prompt else KEYCHAIN_SECONDS
     try:
@@ -1075,46 +987,45 @@ def _keychain(use: Callable[[Any], T], *, may_prompt: bool) -> T:
 
 
 def keychain_read(host: str, *, may_prompt: bool = False) -> str | None:
-    """The key that the system keychain holds for a host, or None; LancelotError says why it could not be asked."""
-    answer: str | None = _keychain(lambda ring: ring.get_password(PROGRAM, host), may_prompt=may_prompt)
-    return answer
+    """Return the key that the system keychain holds for a host, or None; LancelotError if it cannot be read."""
+    return _keychain("get_password", host, may_prompt=may_prompt)
 
 
 def credentials_file(config_dir: Path) -> Path:
-    """The encrypted keys: a JSON object by host."""
+    """Return the path of the encrypted keys: a JSON object by host."""
     return config_dir / "credentials.json"
 
 
-def _sealed_entries(config_dir: Path) -> dict[str, Any]:
-    path = credentials_file(config_dir)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        raise LancelotError(
-            f"The credential file {path} cannot be read ({reason_of(error)}).", kind="damaged"
-        ) from error
-    entries = parse_json_object(text)
-    if entries is None:
-        raise LancelotError(
-            f"The credential file {path} is damaged.", "Run `init` again to store the key.", kind="damaged"
-        )
-    return entries
-
-
 def key_file(config_dir: Path) -> Path:
-    """The random key that encrypts the keys where no passphrase is set: 32 bytes."""
+    """Return the path of the random key, KEY_BYTES long, that encrypts the keys if no passphrase is set."""
     return config_dir / "credentials.key"
 
 
+STORE_AGAIN = "Run `init` again to store the key."
 KEY_BYTES = 32
 _SCRYPT = {"n": 2**16, "r": 8, "p": 2}
 """One of the settings that OWASP's Password Storage Cheat Sheet gives for scrypt; 64 MiB of memory."""
 
 
+def _sealed_entries(config_dir: Path) -> dict[str, Any]:
+    path, why = credentials_file(config_dir), "is damaged"
+    try:
+        entries = parse_json_object(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        entries, why = None, f"cannot be read ({reason_of(error)})"
+    if entries is None:
+        raise LancelotError(f"The credential file {path} {why}.", STORE_AGAIN, kind="damaged")
+    return entries
+
+
+def _write_entries(config_dir: Path, entries: Mapping[str, Any]) -> None:
+    write_private(credentials_file(config_dir), (json.dumps(entries, indent=2) + "\n").encode())
+
+
 def _sealing_key(settings: Settings, salt: bytes, *, create: bool) -> bytes:
-    """The 32-byte AES key: by scrypt (RFC 7914) from the passphrase, else the random key file's."""
+    """Return the key that seals: by scrypt (RFC 7914) from the passphrase, else the random key file's."""
     if settings.passphrase:
         from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
@@ -1126,54 +1037,74 @@ def _sealing_key(settings: Settings, salt: bytes, *, create: bool) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise LancelotError(
-            f"The key file {path} cannot be read ({reason_of(error)}).",
-            "Run `init` again to store the key.",
-            kind="damaged",
+            f"The key file {path} cannot be read ({reason_of(error)}).", STORE_AGAIN, kind="damaged"
         ) from error
 
 
-def _unseal(settings: Settings, host: str, entry: Any) -> str:
-    from cryptography.exceptions import InvalidTag
+def _unseal(settings: Settings, host: str, entry: Mapping[str, str]) -> str:
+    """Return the key of an entry: of a Fernet token, or of AES-GCM, by which older files are sealed."""
+    from cryptography.fernet import Fernet
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    try:
-        salt, nonce, sealed = (base64.b64decode(entry[name]) for name in ("salt", "nonce", "key"))
-        return AESGCM(_sealing_key(settings, salt, create=False)).decrypt(nonce, sealed, host.encode()).decode()
-    except (InvalidTag, KeyError, TypeError, ValueError) as error:
-        raise LancelotError(
-            "The credential file does not open with this passphrase or key file.",
-            "Run `init` again to store the key.",
-            kind="denied",
-        ) from error
+    sealing_key = _sealing_key(settings, base64.b64decode(entry["salt"]), create=False)
+    if "token" not in entry:
+        nonce, sealed = (base64.b64decode(entry[name]) for name in ("nonce", "key"))
+        return AESGCM(sealing_key).decrypt(nonce, sealed, host.encode()).decode()
+    own_host, key = json.loads(Fernet(base64.urlsafe_b64encode(sealing_key)).decrypt(entry["token"]))
+    if own_host != host:
+        raise ValueError("sealed for another host")
+    return str(key)
 
 
 def file_read(settings: Settings, host: str) -> str | None:
-    """The key that the encrypted file holds for a host, or None; LancelotError says why it could not be opened."""
+    """Return the key that the encrypted file holds for a host, or None; LancelotError if it cannot be opened."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.fernet import InvalidToken
+
     entry = _sealed_entries(settings.config_dir).get(host)
     if entry is None:
         return None
     if isinstance(entry, dict) and (entry.get("kdf") == "scrypt") != bool(settings.passphrase):
-        need = "Set LANCELOT_PASSPHRASE" if entry.get("kdf") == "scrypt" else "Unset LANCELOT_PASSPHRASE"
-        how = "with" if entry.get("kdf") == "scrypt" else "without"
-        raise LancelotError(
-            f"The credential file was sealed {how} a passphrase.", f"{need}, or run `init` again.", kind="denied"
-        )
-    return _unseal(settings, host, entry)
+        how, remedy = ("without", "Unset") if settings.passphrase else ("with", "Set")
+        cause = f"The credential file was sealed {how} a passphrase."
+        raise LancelotError(cause, f"{remedy} LANCELOT_PASSPHRASE, or run `init` again.", kind="denied")
+    try:
+        return _unseal(settings, host, entry)
+    except (InvalidTag, InvalidToken, KeyError, TypeError, ValueError) as error:
+        cause = "The credential file does not open with this passphrase or key file."
+        raise LancelotError(cause, STORE_AGAIN, kind="denied") from error
+
+
+def file_write(settings: Settings, host: str, key: str) -> None:
+    """Seal a key by Fernet (https://github.com/fernet/spec), together with the name of the host that it is for."""
+    from cryptography.fernet import Fernet
+
+    entries: dict[str, Any] = {}
+    with contextlib.suppress(LancelotError):
+        entries = _sealed_entries(settings.config_dir)
+    salt = secrets.token_bytes(16)
+    fernet = Fernet(base64.urlsafe_b64encode(_sealing_key(settings, salt, create=True)))
+    entries[host] = {
+        "kdf": "scrypt" if settings.passphrase else "key file",
+        "salt": base64.b64encode(salt).decode(),
+        "token": fernet.encrypt(json.dumps([host, key]).encode()).decode(),
+    }
+    _write_entries(settings.config_dir, entries)
 
 
 def find_stored_key(settings: Settings, host: str) -> KeyLookup:
-    """The key that is stored for a host: in the keychain, else in the encrypted file.
+    """Return the key that is stored for a host: in the keychain, else in the encrypted file.
 
     The keychain is asked without a prompt and for KEYCHAIN_SECONDS at most.
     """
     reasons: list[LancelotError] = []
-    asked: dict[KeyPlace, Callable[[], str | None]] = {
-        "system keychain": functools.partial(keychain_read, host),
-        "encrypted file": functools.partial(file_read, settings, host),
+    places: dict[KeyPlace, Callable[[], str | None]] = {
+        "system keychain": lambda: keychain_read(host),
+        "encrypted file": lambda: file_read(settings, host),
     }
-    for place, ask in asked.items():
+    for place, read in places.items():
         try:
-            key = ask()
+            key = read()
         except LancelotError as error:
             reasons.append(error)
             continue
@@ -1183,103 +1114,51 @@ def find_stored_key(settings: Settings, host: str) -> KeyLookup:
 
 
 def find_key(settings: Settings) -> KeyLookup:
-    """The key for the server that embeds: the environment's, else what is stored for its host."""
+    """Return the key for the server that embeds: the environment's, else what is stored for its host."""
     if settings.api_key:
         return KeyLookup(settings.api_key, "environment")
     return find_stored_key(settings, key_name(settings.endpoint))
 
 
-def is_loopback(url: str) -> bool:
-    """Whether an address is of this machine itself."""
-    import ipaddress
-
-    host = urlsplit(url).hostname or ""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
-
-
-def is_same_server(url: str, other: str) -> bool:
-    """Whether two addresses have the same scheme, host and port, whether the port is written or not."""
-    ports = {"http": 80, "https": 443}
-    one, two = ((at.scheme, at.hostname, at.port or ports.get(at.scheme)) for at in map(urlsplit, (url, other)))
-    return one == two
-
-
-def shares_key_with_chat(settings: Settings) -> bool:
-    """Whether OPENAI_API_KEY belongs to the chat model's server.
-
-    A mistyped OPENAI_BASE_URL leaves open whose key it is.
-    """
-    known = "OPENAI_BASE_URL" not in settings.refused
-    return known and is_same_server(settings.chat_endpoint, settings.endpoint)
-
-
 def find_chat_key(settings: Settings) -> KeyLookup:
-    """The key for the chat model's server: its own, or OPENAI_API_KEY where that is of the very same server.
+    """Return the key for the chat model's server: its own, else OPENAI_API_KEY if that is of the very same server.
 
     Without either it is what is stored for its host.
     """
-    key = settings.chat_api_key or (settings.api_key if shares_key_with_chat(settings) else None)
+    # A mistyped OPENAI_BASE_URL leaves open whose key OPENAI_API_KEY is.
+    is_shared = not settings.is_invalid("OPENAI_BASE_URL") and is_same_server(settings.chat_endpoint, settings.endpoint)
+    key = settings.chat_api_key or (settings.api_key if is_shared else None)
     return KeyLookup(key, "environment") if key else find_stored_key(settings, key_name(settings.chat_endpoint))
 
 
-def file_write(settings: Settings, host: str, key: str) -> None:
-    """Seals a key for a host with AES-256-GCM (NIST SP 800-38D), bound to the host's name."""
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    try:
-        entries = _sealed_entries(settings.config_dir)
-    except LancelotError:
-        entries = {}
-    salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
-    sealed = AESGCM(_sealing_key(settings, salt, create=True)).encrypt(nonce, key.encode(), host.encode())
-    entries[host] = {
-        "kdf": "scrypt" if settings.passphrase else "key file",
-        **{name: base64.b64encode(part).decode() for name, part in (("salt", salt), ("nonce", nonce), ("key", sealed))},
-    }
-    write_private(credentials_file(settings.config_dir), (json.dumps(entries, indent=2) + "\n").encode())
-
-
-def file_remove(config_dir: Path, host: str) -> None:
-    """Takes a host's key out of the encrypted file."""
-    with contextlib.suppress(LancelotError):
-        entries = _sealed_entries(config_dir)
-        if entries.pop(host, None) is not None:
-            write_private(credentials_file(config_dir), (json.dumps(entries, indent=2) + "\n").encode())
-
-
 def save_key(settings: Settings, host: str, key: str, *, interactive: bool) -> tuple[KeyPlace, str | None]:
-    """Keeps a key for a host in the keychain, else in the encrypted file.
+    """Keep a key for a host in the keychain, else in the encrypted file.
 
-    Returns the place and, for the file, why it was not the keychain. A copy in the other place is removed.
+    Return the place and, for the file, why it was not the keychain. A copy in the other place is removed.
     """
     try:
-        _keychain(lambda ring: ring.set_password(PROGRAM, host, key), may_prompt=interactive)
+        _keychain("set_password", host, key, may_prompt=interactive)
     except LancelotError as error:
         file_write(settings, host, key)
         return "encrypted file", str(error)
-    file_remove(settings.config_dir, host)
+    with contextlib.suppress(LancelotError):
+        entries = _sealed_entries(settings.config_dir)
+        if entries.pop(host, None) is not None:
+            _write_entries(settings.config_dir, entries)
     return "system keychain", None
 
 
-def _keychain_delete(ring: Any, *, host: str) -> None:
-    ring.delete_password(PROGRAM, host)
-
-
 def forget_keys(settings: Settings, hosts: Iterable[str], *, interactive: bool) -> tuple[list[str], list[str]]:
-    """Removes the keys of these hosts from the keychain, and the encrypted file and its key file.
+    """Remove the keys of these hosts from the keychain, and the encrypted file and its key file.
 
-    Returns what was removed, and why the keychain could not be asked.
+    Return what was removed, and why the keychain could not be used.
     """
     removed: list[str] = []
     reasons: list[str] = []
     try:
         for host in dict.fromkeys(hosts):
             if keychain_read(host, may_prompt=interactive):
-                _keychain(functools.partial(_keychain_delete, host=host), may_prompt=interactive)
+                _keychain("delete_password", host, may_prompt=interactive)
                 removed.append(f"the key for {host} in the system keychain")
     except LancelotError as error:
         reasons.append(str(error))
@@ -1288,11 +1167,10 @@ def forget_keys(settings: Settings, hosts: Iterable[str], *, interactive: bool) 
 
 
 def stored_hosts(config_dir: Path) -> list[str]:
-    """The hosts that the encrypted file holds keys for."""
-    try:
+    """Return the hosts that the encrypted file holds keys for."""
+    with contextlib.suppress(LancelotError):
         return sorted(_sealed_entries(config_dir))
-    except LancelotError:
-        return []
+    return []
 
 
 # ======================================================================================================================
@@ -3869,14 +3747,14 @@ class Embedder(_Endpoint):
     def available(self) -> bool:
         """Whether embeddings can be asked for: an address was set, or there is a key for OpenAI."""
         # A mistyped address of one's own server must not turn into OpenAI's.
-        if "OPENAI_BASE_URL" in self._settings.refused:
+        if self._settings.is_invalid("OPENAI_BASE_URL"):
             return False
         return self._settings.base_url is not None or self.lookup.key is not None
 
     @property
     def why_not(self) -> str:
         """A sentence for the reader of a fallback: why no embeddings are available."""
-        if "OPENAI_BASE_URL" in self._settings.refused:
+        if self._settings.is_invalid("OPENAI_BASE_URL"):
             return "OPENAI_BASE_URL is set to what is no address of a server, so there are no embeddings."
         return " ".join(["No API key is set, so there are no embeddings.", *map(str, self.lookup.unread)])
 
@@ -4016,7 +3894,7 @@ class ChatModel(_Endpoint):
 
     def check(self) -> str:
         """The model's name; LancelotError where the settings do not allow to ask it."""
-        if "LANCELOT_CHAT_BASE_URL" in self._settings.refused:
+        if self._settings.is_invalid("LANCELOT_CHAT_BASE_URL"):
             raise LancelotError(
                 "LANCELOT_CHAT_BASE_URL is set to what is no address of a server, so no chat model is asked.",
                 f"Set it to an address such as {OLLAMA_URL}.",

@@ -777,7 +777,7 @@ def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Che
 def check_embeddings(status: Status) -> list[Check]:
     """Embeds one word for real with each model that the tables need: the one that they name, else that of the settings."""
     settings = status.settings
-    if "OPENAI_BASE_URL" in settings.refused:
+    if settings.is_invalid("OPENAI_BASE_URL"):
         return [Check("embeddings", "failed", status.why_no_embeddings, "Correct OPENAI_BASE_URL, or unset it.")]
     if not status.embeddings:
         told = "No key and no endpoint: searches are by words, and nothing leaves this machine."
@@ -791,7 +791,7 @@ def check_embeddings(status: Status) -> list[Check]:
 def check_chat(status: Status) -> list[Check]:
     """Asks the chat model for one word, where one is set."""
     settings = status.settings
-    if not settings.chat_model and "LANCELOT_CHAT_BASE_URL" not in settings.refused:
+    if not settings.chat_model and not settings.is_invalid("LANCELOT_CHAT_BASE_URL"):
         return [Check("chat model", "ok", "None is set, so lancedb_ask is not offered.")]
     try:
         ChatModel(settings).reply("Reply with one word.", "Are you there?")

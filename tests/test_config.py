@@ -222,7 +222,7 @@ def test_a_bad_value_of_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch,
         message = "a key"
         raise ValueError(message)
 
-    refusing = lancelot.Setting("OPENAI_API_KEY", "api_key", refuse, None, "A key.", secret=True)
+    refusing = lancelot.Setting("OPENAI_API_KEY", "A key.", refuse, secret=True, field="api_key")
     others = (setting for setting in lancelot.SETTINGS if setting.name != "OPENAI_API_KEY")
     monkeypatch.setattr(lancelot, "SETTINGS", (refusing, *others))
     settings = lancelot.load_settings({"OPENAI_API_KEY": "sk-very-secret"}, config_dir)
@@ -379,7 +379,7 @@ def test_a_folder_in_the_file_s_place_is_told_and_not_used(make_settings: Make, 
 def test_an_address_with_a_query_is_refused_since_the_path_would_go_into_it(make_settings: Make, address: str) -> None:
     settings = make_settings(OPENAI_BASE_URL=address)
     assert settings.base_url is None
-    assert "OPENAI_BASE_URL" in settings.refused
+    assert settings.is_invalid("OPENAI_BASE_URL")
 
 
 def test_quotes_that_a_shell_would_have_taken_away_are_no_part_of_the_path(make_settings: Make) -> None:

@@ -21,6 +21,7 @@ import keyring.backends.fail
 import keyring.backends.null
 import pytest
 from conftest import DATABASES, PROJECT, child_environment
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -228,16 +229,44 @@ def test_the_same_key_is_sealed_differently_every_time(make_settings: Make, conf
     sealed = set()
     for _ in range(3):
         lancelot.file_write(make_settings(), OPENAI, KEY)
-        sealed |= {(entry["salt"], entry["nonce"], entry["key"]) for entry in entries_of(config_dir).values()}
-    assert len({part for entry in sealed for part in entry}) == 9
+        sealed |= {(entry["salt"], entry["token"]) for entry in entries_of(config_dir).values()}
+    assert len({part for entry in sealed for part in entry}) == 6
+
+
+def seal_as_before(settings: lancelot.Settings, host: str, key: str) -> None:
+    """Seals a key as the versions before Fernet did: AES-256-GCM, the host as associated data."""
+    salt, nonce = os.urandom(16), os.urandom(12)
+    sealing_key = lancelot._sealing_key(settings, salt, create=True)  # noqa: SLF001 - the secret is the same
+    sealed = AESGCM(sealing_key).encrypt(nonce, key.encode(), host.encode())
+    parts = {"salt": salt, "nonce": nonce, "key": sealed}
+    entry = {name: base64.b64encode(part).decode() for name, part in parts.items()}
+    entry["kdf"] = "scrypt" if settings.passphrase else "key file"
+    (settings.config_dir).mkdir(parents=True, exist_ok=True)
+    (settings.config_dir / "credentials.json").write_text(json.dumps({host: entry}), encoding="utf-8")
+
+
+SEALS = [lancelot.file_write, seal_as_before]
 
 
 @pytest.mark.parametrize("variables", [{}, {"LANCELOT_PASSPHRASE": PASSPHRASE}])
-def test_an_entry_moved_to_another_host_does_not_open(
+def test_a_file_of_a_version_before_is_read_and_written_on(
     variables: dict[str, str], make_settings: Make, config_dir: Path
 ) -> None:
     settings = make_settings(**variables)
-    lancelot.file_write(settings, OPENAI, KEY)
+    seal_as_before(settings, OPENAI, KEY)
+    assert lancelot.find_key(settings) == lancelot.KeyLookup(KEY, "encrypted file")
+    lancelot.file_write(settings, "localhost:1", "sk-two")
+    assert [lancelot.file_read(settings, host) for host in (OPENAI, "localhost:1")] == [KEY, "sk-two"]
+    assert ["token" in entry for entry in entries_of(config_dir).values()] == [False, True]
+
+
+@pytest.mark.parametrize("seal", SEALS)
+@pytest.mark.parametrize("variables", [{}, {"LANCELOT_PASSPHRASE": PASSPHRASE}])
+def test_an_entry_moved_to_another_host_does_not_open(
+    seal: Callable[..., None], variables: dict[str, str], make_settings: Make, config_dir: Path
+) -> None:
+    settings = make_settings(**variables)
+    seal(settings, OPENAI, KEY)
     moved = {"evil.example": entries_of(config_dir)[OPENAI]}
     (config_dir / "credentials.json").write_text(json.dumps(moved), encoding="utf-8")
     with pytest.raises(lancelot.LancelotError, match="does not open"):
@@ -285,24 +314,35 @@ def test_a_damaged_file_is_told_and_written_anew(content: bytes, make_settings: 
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("seal", "change"),
     [
-        {"key": None},
-        {"key": 5},
-        {"key": ""},
-        {"key": "äö"},
-        {"key": "AAAA"},
-        {"nonce": ""},
-        {"nonce": "AAAA"},
-        {"nonce": "A" * 400},
-        {"salt": []},
-        {"kdf": None},
-        {"kdf": "scrypt"},
+        (lancelot.file_write, {"token": None}),
+        (lancelot.file_write, {"token": 5}),
+        (lancelot.file_write, {"token": ""}),
+        (lancelot.file_write, {"token": "äö"}),
+        (lancelot.file_write, {"token": "gAAAAA"}),
+        (lancelot.file_write, {"salt": []}),
+        (lancelot.file_write, {"salt": None}),
+        (lancelot.file_write, {"kdf": None}),
+        (lancelot.file_write, {"kdf": "scrypt"}),
+        (seal_as_before, {"key": None}),
+        (seal_as_before, {"key": 5}),
+        (seal_as_before, {"key": ""}),
+        (seal_as_before, {"key": "äö"}),
+        (seal_as_before, {"key": "AAAA"}),
+        (seal_as_before, {"nonce": ""}),
+        (seal_as_before, {"nonce": "AAAA"}),
+        (seal_as_before, {"nonce": "A" * 400}),
+        (seal_as_before, {"salt": []}),
+        (seal_as_before, {"kdf": None}),
+        (seal_as_before, {"kdf": "scrypt"}),
     ],
 )
-def test_a_damaged_entry_is_told(change: dict[str, Any], make_settings: Make, config_dir: Path) -> None:
+def test_a_damaged_entry_is_told(
+    seal: Callable[..., None], change: dict[str, Any], make_settings: Make, config_dir: Path
+) -> None:
     settings = make_settings()
-    lancelot.file_write(settings, OPENAI, KEY)
+    seal(settings, OPENAI, KEY)
     entry = entries_of(config_dir)[OPENAI] | change
     entry = {name: value for name, value in entry.items() if value is not None}
     (config_dir / "credentials.json").write_text(json.dumps({OPENAI: entry}), encoding="utf-8")
