@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import array
-import base64
 import bisect
 import codecs
 import concurrent.futures
@@ -49,7 +48,7 @@ import zlib
 from collections import ChainMap, Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from lancelot import (
     COMPLETE_METADATA,
@@ -73,7 +72,6 @@ from lancelot import (
     compact_json,
     embedding_model_of,
     engine_errors,
-    file_sum,
     is_address,
     listed,
     load_lancedb,
@@ -98,11 +96,9 @@ from lancelot import (
 )
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
-    from typing_extensions import Self
 
 # ======================================================================================================================
 # Reading
@@ -1216,7 +1212,7 @@ class Extraction:
 
 
 def open_without_links(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Open a path to read, waiting for no writer; OSError where a part of it is a symbolic link.
+    """Open a path to read, waiting for no writer; OSError if a part of it is a symbolic link.
 
     Paths are resolved before they are checked, so that a link on one has taken the place of what was checked.
     """
@@ -1241,69 +1237,57 @@ def open_without_links(path: str | Path, flags: int = os.O_RDONLY) -> int:
         os.close(place)
 
 
-def open_regular(path: str | Path) -> BinaryIO:
-    """Open a regular file that no link leads to; UnreadableError where it is of another kind."""
+def read_regular(path: str | Path, most: int) -> bytes:
+    """The bytes of a regular file that no link leads to; UnreadableError if it is of another kind or larger than `most`."""
     opened = open_without_links(path)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
         raise UnreadableError("is not a regular file")
-    return os.fdopen(opened, "rb")
-
-
-def read_regular(path: str | Path, most: int) -> bytes:
-    """The bytes of a regular file that no link leads to; UnreadableError where they are more than `most`."""
-    with open_regular(path) as file:
+    with os.fdopen(opened, "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise UnreadableError(f"is larger than {most / 1_000_000:g} MB")
     return content
 
 
-def extract_file(path: bytes) -> Extraction:
-    """Reads and cuts a file; what is wrong with the file is in the answer."""
-    name = os.path.basename(os.fsdecode(path))  # noqa: PTH119 - a path that pathlib need not understand
-    digest = ""
+def extract_file(path: str) -> Extraction:
+    """Read and cut a file; what is wrong with it is in the result."""
+    name = os.path.basename(path)  # noqa: PTH119 - a path that pathlib need not understand
     try:
         if Path(name).suffix.lower() in BINARY_SUFFIXES:
             return Extraction(ignored="binary")
-        content = read_regular(os.fsdecode(path), MAX_FILE_BYTES)
-        digest = hashlib.sha256(content).hexdigest()
+        content = read_regular(path, MAX_FILE_BYTES)
         document = read_document(name, content)
-        return Extraction(tuple(cut_document(document, name=name)), digest, missing=document.missing)
+        chunks = tuple(cut_document(document, name=name))
+        return Extraction(chunks, hashlib.sha256(content).hexdigest(), missing=document.missing)
     except IgnoredError as error:
-        return Extraction(hash=digest, ignored=error.cause)
+        return Extraction(ignored=error.cause)
     except UnreadableError as error:
-        return Extraction(hash=digest, failed=error.cause)
+        reason = error.cause
     except OSError as error:
-        return Extraction(failed=f"cannot be opened: {error.strerror or error}")
+        reason = f"cannot be opened: {error.strerror or error}"
     except MemoryError:
-        return Extraction(hash=digest, failed=f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read")
+        reason = f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read"
+    return Extraction(failed=reason)
 
 
 def extract_files(reader: Iterable[bytes], writer: BinaryIO) -> None:
-    """Answers each line `{"path": base64 of the path's bytes}` with one line, an Extraction as JSON, until the input ends."""
-    for line in reader:
-        path = base64.b64decode(json.loads(line)["path"])
-        if hasattr(signal, "alarm"):
-            signal.alarm(EXTRACT_SECONDS * 2)  # for a parent that is no longer there to end what hangs
-        answer = asdict(extract_file(path))
-        writer.write(json.dumps({key: value for key, value in answer.items() if value}).encode() + b"\n")
-        writer.flush()
-        if hasattr(signal, "alarm"):
-            signal.alarm(0)
-
-
-def limit_extractor() -> None:
-    """Makes a file that takes too much memory fail here, where nothing else does."""
-    try:
+    """Answer each line, a path as JSON, by one line, an Extraction as JSON, until the input ends."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limits
         import resource
-    except ImportError:  # Windows has no such limits
-        return
-    with contextlib.suppress(ValueError, OSError):
+
         resource.setrlimit(resource.RLIMIT_AS, (EXTRACT_MEMORY, EXTRACT_MEMORY))
+    alarm = getattr(signal, "alarm", lambda _seconds: None)
+    for line in reader:
+        alarm(EXTRACT_SECONDS * 2)  # for a parent that is no longer there to end what hangs
+        answer = json.dumps(asdict(extract_file(json.loads(line))))
+        writer.write(answer.encode() + b"\n")
+        writer.flush()
+        alarm(0)
 
 
-class Extractor:
+@dataclass
+class Extractor(contextlib.AbstractContextManager["Extractor"]):
     """Reads files in a child process, so that a hostile one costs no more than its own chunks.
 
     `command` starts the child, which gets EXTRACT_VARIABLES alone of `environ`. It is started with the first file, ended
@@ -1311,85 +1295,48 @@ class Extractor:
     needs an Extractor of its own.
     """
 
-    def __init__(
-        self, command: Sequence[str], *, environ: Mapping[str, str] | None = None, seconds: float = EXTRACT_SECONDS
-    ) -> None:
-        self._command = list(command)
-        self._environ = {name: value for name, value in (environ or {}).items() if name in EXTRACT_VARIABLES}
-        self.seconds = seconds
-        self.child: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        """Nothing is started yet."""
-        return self
+    command: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = EXTRACT_SECONDS
+    child: Any = None
 
     def __exit__(self, *_: object) -> None:
-        """Ends the child."""
-        self.close()
-
-    def close(self) -> None:
-        """Ends the child."""
+        """End the child."""
         child, self.child = self.child, None
-        if child is None:
-            return
-        child.kill()
-        for pipe in (child.stdin, child.stdout):
-            with contextlib.suppress(OSError):
-                pipe and pipe.close()
-        child.wait()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        import subprocess
-
-        if self.child is None:
-            self.child = subprocess.Popen(  # noqa: S603 - our own command, and paths go through its input
-                self._command,
-                env=self._environ,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-        return self.child
-
-    def _ask(self, path: str | os.PathLike[str]) -> tuple[bytes, bool]:
-        """The child's answer, empty when it died; and whether it was ended because its time was over."""
-        child = self._start()
-        requests, answers = cast("IO[bytes]", child.stdin), cast("IO[bytes]", child.stdout)
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            child.kill()
-
-        timer = threading.Timer(self.seconds, end)
-        timer.daemon = True
-        timer.start()
-        request = {"path": base64.b64encode(os.fsencode(path)).decode()}
-        try:
-            requests.write(json.dumps(request).encode() + b"\n")
-            requests.flush()
-            return answers.readline(), late.is_set()
-        except OSError:
-            return b"", late.is_set()
-        finally:
-            timer.cancel()
-
-    def _why_it_ended(self, *, late: bool) -> str:
-        if late:
-            return f"takes longer than {self.seconds:g} s to read"
-        code = self.child.wait(timeout=10) if self.child else None
-        return f"ended the process that read it ({f'signal {-code}' if code and code < 0 else f'exit code {code}'})"
+        if child:
+            with contextlib.suppress(OSError), child:  # which closes its pipes and waits for it
+                child.kill()
 
     def extract(self, path: str | os.PathLike[str]) -> Extraction:
         """What the file gives; a failure of the child is one of the file."""
-        answer, late = self._ask(path)
-        if not answer.endswith(b"\n"):
-            failed = self._why_it_ended(late=late)
-            self.close()
-            return Extraction(failed=failed)
-        read = json.loads(answer)
-        chunks = tuple(Chunk(**chunk) for chunk in read.pop("chunks", ()))
-        return Extraction(chunks, **read)
+        import subprocess
+
+        self.child = self.child or subprocess.Popen(  # noqa: S603 - our own command, and paths go through its input
+            self.command,
+            env={name: value for name, value in self.environ.items() if name in EXTRACT_VARIABLES},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        child, started, answer = self.child, time.monotonic(), b""
+        timer = threading.Timer(self.seconds, child.kill)
+        timer.daemon = True
+        timer.start()
+        with contextlib.suppress(OSError):
+            child.stdin.write(json.dumps(os.fspath(path)).encode() + b"\n")
+            child.stdin.flush()
+            answer = child.stdout.readline()
+        timer.cancel()
+        if answer.endswith(b"\n"):
+            fields = json.loads(answer)
+            return Extraction(tuple(Chunk(**chunk) for chunk in fields.pop("chunks", ())), **fields)
+        late = time.monotonic() - started >= self.seconds
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=10)
+        self.__exit__()
+        how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+        reason = f"takes longer than {self.seconds:g} s to read" if late else f"ended the process that read it ({how})"
+        return Extraction(failed=reason)
 
 
 # ======================================================================================================================
@@ -1427,40 +1374,14 @@ class Listing:
     are sentences on what else to know.
     """
 
-    files: tuple[FoundFile, ...]
-    ignored: Mapping[str, int]
-    failed: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+    files: list[FoundFile] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def may_hold(self, source: str) -> bool:
-        """Whether a file that was not found may still be there, since it or a folder above it could not be looked at."""
+        """Return whether a file may still be there, since it or a folder above it could not be looked at."""
         return source in self.failed or any(source.startswith(folder + os.sep) for folder in self.failed)
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """A pattern of gitignore, which is about folders alone where it ends in a slash, and takes back where it begins with `!`."""
-
-    regex: re.Pattern[bytes]
-    folders_only: bool
-    ignores: bool
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Patterns of one ignore file or option, the last one first, for the paths below a folder."""
-
-    folder: str
-    patterns: tuple[Pattern, ...]
-
-    def ignores(self, path: str) -> bool | None:
-        """Whether they ignore a path, which ends in a slash where it is a folder; None where they say nothing of it."""
-        name = os.fsencode(path.removeprefix(self.folder))
-        is_folder, name = name.endswith(b"/"), name.removesuffix(b"/")
-        for pattern in self.patterns:
-            if (is_folder or not pattern.folders_only) and pattern.regex.match(name):
-                return pattern.ignores
-        return None
 
 
 def source_name(path: str | Path) -> str:
@@ -1469,47 +1390,54 @@ def source_name(path: str | Path) -> str:
 
 
 def is_below(root: Path) -> Callable[[str], bool]:
-    """Tells whether a source lies below a folder, by their names."""
+    """Return a test of whether a source lies below a folder, by their names."""
     prefix = source_name(root).rstrip(os.sep) + os.sep
     return lambda source: source.startswith(prefix)
 
 
+class Pattern(NamedTuple):
+    """A pattern of an ignore file or option: the paths that it is about, and whether it ignores them or takes them back."""
+
+    regex: re.Pattern[bytes]
+    folders_only: bool
+    ignores: bool
+
+
+_TOKEN = re.compile(
+    rb"(?P<deep>(?:\A|(?<=/))\*\*+(?:\\?/|\Z))|(?P<star>\*+)|(?P<any>\?)|(?P<char>\\.|[^\\\[])"
+    rb"|\[(?=(?P<set>[!^]?\]?(?:\[:[^\]]*:\]|(?:\\.|[^\]\\])(?:-(?:\\.|[^\]\\]))?)*))(?P=set)\]|(?P<invalid>.)",
+    re.DOTALL,
+)
 _SET_ITEM = re.compile(rb"\[:(?P<kind>[^\]]*):\]|(?P<low>\\.|[^\\])(?:-(?P<high>\\.|[^\]\\]))?", re.DOTALL)
-_SET_KINDS = {
-    b"alnum": rb"0-9A-Za-z",
-    b"alpha": rb"A-Za-z",
-    b"blank": rb" \t",
-    b"cntrl": rb"\x00-\x1f\x7f",
-    b"digit": rb"0-9",
-    b"graph": rb"!-~",
-    b"lower": rb"a-z",
-    b"print": rb" -~",
-    b"punct": rb"!-/:-@\[-`{-~",
-    b"space": rb" \t\n\r",
-    b"upper": rb"A-Z",
-    b"xdigit": rb"0-9A-Fa-f",
-}
+_SET_KINDS: dict[bytes, bytes] = dict(
+    re.findall(
+        rb"(\w+)=(\S+)",
+        rb"alnum=0-9A-Za-z alpha=A-Za-z blank=\x20\t cntrl=\x00-\x1f\x7f digit=0-9 graph=!-~ lower=a-z print=\x20-~ "
+        rb"punct=!-/:-@\[-`{-~ space=\x20\t\n\r upper=A-Z xdigit=0-9A-Fa-f",
+    )
+)
 
 
-def _set_regex(pattern: bytes, start: int) -> tuple[bytes, int]:
-    """The set of characters whose `[` stands before `start`, as a regular expression, and where it ends."""
-    negated = pattern[start : start + 1] in (b"!", b"^")
-    at, members = start + negated, rb"\x00"
-    while at == start + negated or pattern[at : at + 1] != b"]":
-        item = _SET_ITEM.match(pattern, at)
-        if item is None or item["kind"] not in (None, *_SET_KINDS):
-            raise ValueError
-        if item["kind"]:
+def _token_regex(token: re.Match[bytes]) -> bytes:
+    """The regular expression of a token, NUL for `**/` and a line feed for `*`: no pattern holds either."""
+    if token["invalid"]:
+        raise ValueError
+    if token["deep"]:
+        return b"\0" if token[0].endswith(b"/") else b"\0.*"
+    if token["set"] is None:
+        return {"star": b"\n", "any": b"[^/]"}.get(token.lastgroup or "") or re.escape(token[0][-1:])
+    negated, members = token["set"].startswith((b"!", b"^")), rb"\x00"
+    for item in _SET_ITEM.finditer(token["set"], negated):
+        if item["kind"] is not None:
             members += _SET_KINDS[item["kind"]]
         else:
             low, high = item["low"][-1], (item["high"] or item["low"])[-1]
             members += b"\\x%02x" % low + (b"-\\x%02x" % high if low <= high else b"")
-        at = item.end()
-    return b"(?!/)[%s%s]" % (b"^" if negated else b"", members), at + 1
+    return b"(?!/)[%s%s]" % (b"^" if negated else b"", members)
 
 
 def _leftmost(parts: Sequence[bytes], gap: bytes, numbers: Iterator[int]) -> bytes:
-    """A regular expression of parts with gaps between them, each but the last taken where it is found first and nowhere else.
+    """A regular expression of parts with gaps between them, each but the last matched where it fits first and nowhere else.
 
     Trying other places could find nothing more, and would take time that grows with a power of the length.
     """
@@ -1520,80 +1448,86 @@ def _leftmost(parts: Sequence[bytes], gap: bytes, numbers: Iterator[int]) -> byt
 
 
 def pattern_regex(pattern: bytes) -> bytes:
-    """The paths that a pattern without its `!` matches, as a regular expression; ValueError where there are none.
+    """The paths that a pattern without its `!` matches, as a regular expression; ValueError or KeyError if there are none.
 
     It matches as git's wildmatch.c and dir.c do: https://git-scm.com/docs/gitignore
     """
     pattern = pattern.removesuffix(b"/")
     pattern = pattern.removeprefix(b"/") if b"/" in pattern else b"**/" + pattern
     # git compares what stands before the first of these by itself, so that `**` in their place is at the beginning, too.
-    literal = len(re.split(rb"[*?\[\\]", pattern, maxsplit=1)[0])
-    at, groups = 0, [[b""]]  # what stands between `**`, each divided at its `*`
-    while token := re.compile(rb"\*+|\\?.", re.DOTALL).match(pattern, at):
-        start, at = token.span()
-        across = re.compile(rb"\\?/|\Z").match(pattern, at) if token[0].startswith(b"**") else None
-        if across and (start == literal or pattern[start - 1 : start] == b"/"):
-            at = across.end()
-            groups.append([b"" if across[0] else b".*"])
-        elif token[0].startswith(b"*"):
-            groups[-1].append(b"")
-        elif token[0] == b"[":
-            regex, at = _set_regex(pattern, at)
-            groups[-1][-1] += regex
-        elif token[0] == b"\\":
-            raise ValueError
-        else:
-            groups[-1][-1] += b"[^/]" if token[0] == b"?" else re.escape(token[0][-1:])
+    literal = re.split(rb"[*?\[\\]", pattern, maxsplit=1)[0]
+    regex = re.escape(literal) + _TOKEN.sub(_token_regex, pattern[len(literal) :])
     numbers = itertools.count()
-    return _leftmost([_leftmost(parts, b"[^/]*?", numbers) for parts in groups], b"(?:[^/]*/)*?", numbers) + rb"\Z"
+    groups = [_leftmost(group.split(b"\n"), b"[^/]*?", numbers) for group in regex.split(b"\0")]
+    return _leftmost(groups, b"(?:[^/]*/)*?", numbers) + rb"\Z"
 
 
-def _pattern_lines(content: bytes) -> Iterator[bytes]:
-    """The lines of an ignore file without the spaces at their ends; UnreadableError where one cannot be obeyed."""
-    if b"\0" in content:
-        raise UnreadableError("holds binary data")
-    for line in content.removeprefix(codecs.BOM_UTF8).split(b"\n"):
-        if len(line) > MAX_PATTERN_BYTES:
-            raise UnreadableError(f"has a line of more than {MAX_PATTERN_BYTES:,} bytes")
-        text = line.removesuffix(b"\r")
-        stripped = text.rstrip(b" ")
-        backslashes = len(stripped) - len(stripped.rstrip(b"\\"))
-        yield text[: len(stripped) + backslashes % 2]  # a space after a backslash is part of the name
+def read_patterns(folder: str, content: bytes) -> tuple[Pattern, ...]:
+    """The patterns of an ignore file for the paths below its folder, a path that ends in a slash or "" for the top.
 
-
-def read_rules(folder: str, content: bytes) -> Rules:
-    """Rules for the paths below a folder, which is relative to the one that is indexed and ends in a slash, or is "".
-
-    A line that is no pattern is passed over, as git does; UnreadableError where the whole cannot be obeyed.
+    A line that is no pattern is passed over, as git does; UnreadableError if the whole cannot be obeyed.
     """
+    lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    if b"\0" in content or max(map(len, lines)) > MAX_PATTERN_BYTES:
+        raise UnreadableError(f"holds binary data or a line of more than {MAX_PATTERN_BYTES:,} bytes")
     patterns = []
     flags = re.DOTALL | (re.IGNORECASE if sys.platform in ("win32", "darwin") else 0)
-    for line in _pattern_lines(content):
-        pattern = line.removeprefix(b"!")
-        if line and not line.startswith(b"#"):
-            with contextlib.suppress(ValueError):
-                regex = re.compile(pattern_regex(pattern), flags)
-                patterns.append(Pattern(regex, pattern.endswith(b"/"), ignores=pattern == line))
-    return Rules(folder, tuple(reversed(patterns)))
+    for line in lines:
+        # Spaces at the end do not count, but one after a backslash is part of the name.
+        text = b"".join(re.findall(rb"\\.|[^ ]| +(?=[^ ])", line.removesuffix(b"\r"), re.DOTALL))
+        pattern = text.removeprefix(b"!")
+        if text and not text.startswith(b"#"):
+            with contextlib.suppress(KeyError, ValueError):
+                regex = re.compile(re.escape(os.fsencode(folder)) + pattern_regex(pattern), flags)
+                patterns.append(Pattern(regex, pattern.endswith(b"/"), ignores=pattern == text))
+    return tuple(patterns)
+
+
+def is_ignored(path: str, patterns: Sequence[Pattern]) -> bool | None:
+    """Return whether a path, which ends in a slash if it is a folder's, is ignored, or None if no pattern is about it."""
+    name = os.fsencode(path.removesuffix("/"))
+    # As in git, the last pattern decides, which is of the deepest folder.
+    for pattern in reversed(patterns):
+        if (path.endswith("/") or not pattern.folders_only) and pattern.regex.match(name):
+            return pattern.ignores
+    return None
 
 
 @contextlib.contextmanager
-def _opened_folder(folder: Path) -> Iterator[int | str]:
-    """A folder that no link leads to, as os.scandir takes it."""
-    if os.scandir not in os.supports_fd:  # Windows
-        if os.path.realpath(folder) != str(folder):
+def _scan(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a folder that no link leads to."""
+    with contextlib.ExitStack() as opened:
+        place: int | str = str(folder)
+        if os.scandir in os.supports_fd:
+            place = open_without_links(folder, os.O_DIRECTORY)
+            opened.callback(os.close, place)
+        elif os.path.realpath(folder) != place:  # Windows
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        yield str(folder)
-        return
-    opened = open_without_links(folder, os.O_DIRECTORY)
-    try:
-        yield opened
-    finally:
-        os.close(opened)
+        yield opened.enter_context(os.scandir(place))
 
 
-def _first_verdict(verdicts: Iterable[bool | None]) -> bool:
-    return next((verdict for verdict in verdicts if verdict is not None), False)
+def _patterns_in(folder: Path, relative: str, patterns: tuple[Pattern, ...], notes: list[str]) -> tuple[Pattern, ...]:
+    """The patterns that hold in a folder, given those of the folders above; UnreadableError if they cannot be obeyed.
+
+    What is no regular file is no ignore file for git either, and is passed over.
+    """
+    for name in IGNORE_FILES:
+        path = folder / name
+        try:
+            if stat.S_ISREG(path.lstat().st_mode):
+                patterns += read_patterns(relative, read_regular(path, MAX_IGNORE_BYTES))
+            else:
+                notes[:] = [
+                    f"Ignore files that are no regular files are not obeyed, such as {one_line(source_name(path))}."
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, UnreadableError) as error:
+            reason = error.cause if isinstance(error, UnreadableError) else f"cannot be read ({reason_of(error)})"
+            raise UnreadableError(f"its {name} {reason}") from error
+    if len(patterns) > MAX_PATTERNS:
+        raise UnreadableError(f"more than {MAX_PATTERNS:,} patterns of ignore files hold there")
+    return patterns
 
 
 class FileFinder:
@@ -1611,124 +1545,83 @@ class FileFinder:
         exclude: Sequence[str] = (),
         stop: threading.Event | None = None,
     ) -> None:
-        self.root = root
-        self._top = within or root
-        way = root.relative_to(self._top).as_posix()
-        self._way = "" if way == "." else f"{way}/"
-        self._include = read_rules("", os.fsencode("\n".join(include))) if include else None
-        self._exclude = read_rules("", os.fsencode("\n".join(exclude)))
-        self._stop = stop or threading.Event()
-        self._files: list[FoundFile] = []
-        self._ignored: Counter[str] = Counter()
-        self._failed: dict[str, str] = {}
-        self._not_obeyed: list[Path] = []
+        self._root, self._top, self._stop = root, within or root, stop or threading.Event()
+        self._way = "".join(f"{name}/" for name in root.relative_to(self._top).parts)
+        self._include = read_patterns(self._way, os.fsencode("\n".join(include or ["*"])))
+        self._exclude = read_patterns(self._way, os.fsencode("\n".join(exclude)))
+        self._listing = Listing()
+        self._waiting = [("", read_patterns("", ALWAYS_IGNORED), False)]
 
     def find(self) -> Listing:
         """Every file below the folder that is to be indexed, in the order of their names."""
-        waiting: list[tuple[Path, str, tuple[Rules, ...]]] = [(self._top, "", (read_rules("", ALWAYS_IGNORED),))]
-        while waiting and not self._stop.is_set():
-            folder, relative, rules = waiting.pop()
-            below = self._look(folder, relative, rules)
-            waiting += below
-            if self._next_on_the_way(relative) and not below and not self._stop.is_set():
-                reasons = listed((*self._ignored, *self._failed.values()) or ["it is no longer there"])
-                raise LancelotError(
-                    f"The folder {one_line(source_name(self.root))} is left out ({reasons}).",
-                    f"Name another one; a person can index it by `{PROGRAM} index`.",
-                )
-        files = sorted(self._files, key=lambda found: found.source)
-        notes = [
-            f"{plural(len(self._not_obeyed), 'ignore file')} not obeyed, since no regular file: {one_line(source_name(path))}"
-            for path in self._not_obeyed[:1]
-        ]
-        return Listing(tuple(files), dict(self._ignored), dict(self._failed), tuple(notes))
+        listing, relative = self._listing, self._way
+        while self._waiting and not self._stop.is_set():
+            relative, patterns, included = self._waiting.pop()
+            self._look(relative, patterns, included=included)
+        if not relative.startswith(self._way) and not self._stop.is_set():
+            reasons = listed((*listing.ignored, *listing.failed.values()) or ["it is no longer there"])
+            raise LancelotError(
+                f"The folder {one_line(source_name(self._root))} is left out ({reasons}).",
+                f"Name another one; a person can index it by `{PROGRAM} index`.",
+            )
+        listing.files.sort(key=lambda found: found.source)
+        return listing
 
-    def _next_on_the_way(self, relative: str) -> str:
-        """The folder to go into from one above the root; "" for the root and what lies below."""
-        return self._way[len(relative) :].partition("/")[0] if self._way.startswith(relative) else ""
-
-    def _look(self, folder: Path, relative: str, rules: tuple[Rules, ...]) -> list[tuple[Path, str, tuple[Rules, ...]]]:
-        """Takes the files of one folder and gives the folders in it, with the rules that hold there."""
-        only = self._next_on_the_way(relative)
+    def _look(self, relative: str, patterns: tuple[Pattern, ...], *, included: bool) -> None:
+        """Look at what is in a folder, whose path from the top ends in a slash."""
+        folder = self._top / relative
         try:
-            with _opened_folder(folder) as opened, os.scandir(opened) as entries:
-                rules = self._rules_in(folder, relative, rules)
-                return [
-                    (folder / entry.name, f"{relative}{entry.name}/", rules)
-                    for entry in entries
-                    if only in ("", entry.name) and not self._stop.is_set()
-                    if self._take(entry, folder, relative + entry.name, rules)
-                ]
+            with _scan(folder) as entries:
+                patterns = _patterns_in(folder, relative, patterns, self._listing.notes)
+                for entry in entries:
+                    name = f"{relative}{entry.name}/"
+                    if (name.startswith(self._way) or self._way.startswith(name)) and not self._stop.is_set():
+                        self._take(entry, name, patterns, included=included)
         except OSError as error:
-            self._failed[source_name(folder)] = f"the folder cannot be listed ({reason_of(error)})"
+            self._listing.failed[source_name(folder)] = f"the folder cannot be listed ({reason_of(error)})"
         except UnreadableError as error:
-            self._failed[source_name(folder)] = error.cause
-        return []
+            self._listing.failed[source_name(folder)] = error.cause
 
-    def _rules_in(self, folder: Path, relative: str, rules: tuple[Rules, ...]) -> tuple[Rules, ...]:
-        """The rules that hold in a folder, given those of the folders above; UnreadableError where they cannot be obeyed.
-
-        What is no regular file is no ignore file for git either, and is passed over.
-        """
-        for name in IGNORE_FILES:
-            path = folder / name
-            try:
-                if stat.S_ISREG(path.lstat().st_mode):
-                    rules += (read_rules(relative, read_regular(path, MAX_IGNORE_BYTES)),)
-                else:
-                    self._not_obeyed.append(path)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except (OSError, UnreadableError) as error:
-                reason = error.cause if isinstance(error, UnreadableError) else f"cannot be read ({reason_of(error)})"
-                raise UnreadableError(f"its {name} {reason}") from error
-        if sum(len(one.patterns) for one in rules) > MAX_PATTERNS:
-            raise UnreadableError(f"more than {MAX_PATTERNS:,} patterns of ignore files hold there")
-        return rules
-
-    def _take(self, entry: os.DirEntry[str], folder: Path, relative: str, rules: Sequence[Rules]) -> bool:
-        """Takes a file in, or counts why not; whether it is a folder to go into."""
-        path = folder / entry.name
+    def _take(self, entry: os.DirEntry[str], name: str, patterns: tuple[Pattern, ...], *, included: bool) -> None:
+        """Take an entry in, or count why not; `included` says whether the folder that it is in is."""
+        path = self._top / name
         try:
             is_folder = entry.is_dir(follow_symlinks=False)
-            reason = self._reason_against(entry, relative, rules, is_folder=is_folder)
-            if reason:
-                self._ignored[reason] += 1
-            elif not is_folder:
+            name = name if is_folder else name.removesuffix("/")
+            verdict = is_ignored(name, self._include)
+            included = included if verdict is None else verdict
+            if reason := self._reason_against(entry, name, patterns, included=included):
+                self._listing.ignored[reason] += 1
+            elif is_folder:
+                self._waiting.append((name, patterns, included))
+            else:
                 state = entry.stat(follow_symlinks=False)
-                self._files.append(FoundFile(path, source_name(path), state.st_size, state.st_mtime))
+                self._listing.files.append(FoundFile(path, source_name(path), state.st_size, state.st_mtime))
         except OSError as error:
-            self._failed[source_name(path)] = f"it cannot be looked at ({reason_of(error)})"
-            return False
-        return is_folder and not reason
+            self._listing.failed[source_name(path)] = f"it cannot be looked at ({reason_of(error)})"
 
     def _reason_against(
-        self, entry: os.DirEntry[str], relative: str, rules: Sequence[Rules], *, is_folder: bool
+        self, entry: os.DirEntry[str], name: str, patterns: tuple[Pattern, ...], *, included: bool
     ) -> str:
-        """Why an entry is left out, in a word or two; "" where it is not."""
-        path = f"{relative}/" if is_folder else relative
-        below_root = path[len(self._way) :]
+        """Why an entry is left out, in a word or two, or "" if it is not."""
         if entry.is_symlink():
             return "symbolic link"
         if entry.name.startswith("."):
             return "hidden"
-        # As in git, the last rules that say anything of a path decide: those of the deepest folder.
-        if self._exclude.ignores(below_root) or _first_verdict(one.ignores(path) for one in reversed(rules)):
+        if is_ignored(name, self._exclude) or is_ignored(name, patterns):
             return "ignored by pattern"
-        if is_folder:
+        if name.endswith("/"):
             return ""
         if not entry.is_file(follow_symlinks=False):
             return "no regular file"
-        folders = (below_root[: found.end()] for found in reversed(list(re.finditer("/", below_root))))
-        included = self._include is None or _first_verdict(map(self._include.ignores, (below_root, *folders)))
         return "" if included else "not included"
 
 
 # ======================================================================================================================
 # Embedding
 # ======================================================================================================================
-# Texts are embedded in batches, a few at a time, and each batch is asked for again while the server is busy. Once a
-# server fails for good, what is left gets no vector: the table can be searched by words, and a later run fills them in.
+# Texts are embedded in batches, a few at a time, and each batch is sent again while the server is busy. Once a server
+# fails for good, what is left gets no vector: the table can be searched by words, and a later run fills them in.
 
 
 def groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
@@ -1743,9 +1636,9 @@ BULK_SECONDS = 300.0
 
 
 class BulkEmbedder:
-    """Embeds many texts: in batches, a few at a time, each asked again while the server is busy.
+    """Embeds many texts; a text that gets no vector has None, and `notes` says why.
 
-    A server that fails for good is not asked again: the texts that are left get no vector, and `notes` says why.
+    Once `failure` holds the sentence on why the server failed for good, or is set, no more are sent.
     """
 
     def __init__(self, embedder: Embedder, *, stop: threading.Event | None = None) -> None:
@@ -1753,66 +1646,53 @@ class BulkEmbedder:
         self.is_named = embedder.is_named
         self._embedder = embedder
         self._stop = stop or threading.Event()
-        self._failure: str = ""
+        self.failure = ""
         self._refused: set[str] = set()
         self._worked = False
 
     @property
     def works(self) -> bool:
-        """Whether vectors can be asked for, and the server has not failed."""
-        return self._embedder.available and not self._failure
-
-    def give_up(self, why: str) -> None:
-        """Asks no more, for the reason in this sentence."""
-        self._failure = self._failure or why
+        """Whether vectors can be made, and the server has not failed."""
+        return self._embedder.available and not self.failure
 
     @property
     def notes(self) -> list[str]:
         """Sentences on why texts have no vector."""
         notes = [] if self._embedder.available else [self._embedder.why_not]
-        notes += [f"Chunks were left without a vector: {self._failure}"] if self._failure else []
+        notes += [f"Chunks were left without a vector: {self.failure}"] if self.failure else []
         refused = plural(len(self._refused), "text")
         return notes + ([f"The embedding server gave no vector for {refused}."] if self._refused else [])
 
     def length_of(self, model: str) -> int:
-        """The length of a model's vectors, 0 where the server does not tell."""
+        """The length of a model's vectors, or 0 if the server gives none."""
         (vector,) = self.embed([PLAIN_TEXT], model=model)
         return len(vector) if vector else 0
 
     def embed(self, texts: Sequence[str], *, model: str) -> list[Vector[float] | None]:
-        """The vector of each text, None where there is none."""
-        batches = [list(batch) for batch in groups(texts, BULK_TEXTS)]
+        """The vector of each text, or None for a text that has none."""
         with concurrent.futures.ThreadPoolExecutor(BULK_CALLS) as pool:
-            return list(itertools.chain.from_iterable(pool.map(lambda batch: self._batch(batch, model), batches)))
+            batches = pool.map(lambda batch: self._batch(list(batch), model, BULK_RETRIES), groups(texts, BULK_TEXTS))
+            return list(itertools.chain.from_iterable(batches))
 
-    def _batch(self, texts: list[str], model: str, *, retries: int = BULK_RETRIES) -> list[Vector[float] | None]:
-        if self._failure or self._stop.is_set():
+    def _batch(self, texts: list[str], model: str, retries: int) -> list[Vector[float] | None]:
+        if self.failure or self._stop.is_set():
             return [None] * len(texts)
         try:
             vectors = self._embedder.ask(texts, model, seconds=BULK_SECONDS, retries=retries)
         except LancelotError as error:
-            if error.kind == "refused-texts":
-                return self._in_halves(texts, model, error)
-            self._failure = str(error)
-            return [None] * len(texts)
-        self._worked = True
+            if error.kind != "refused-texts" or texts == [PLAIN_TEXT]:
+                self.failure = str(error)
+                return [None] * len(texts)
+            # Servers differ in how many texts they take, and in how long ones: what is refused is divided.
+            if middle := len(texts) // 2:  # one more try for each half, since it was waited for already
+                return self._batch(texts[:middle], model, 1) + self._batch(texts[middle:], model, 1)
+            if not self._worked:  # it may be the fault of this text alone
+                self._batch([PLAIN_TEXT], model, 1)
+            vectors = [None]
+        else:
+            self._worked = True
         self._refused.update(text for text, vector in zip(texts, vectors, strict=True) if vector is None)
         return [array.array("f", vector) if vector else None for vector in vectors]
-
-    def _in_halves(self, texts: list[str], model: str, error: LancelotError) -> list[Vector[float] | None]:
-        """Servers differ in how many texts they take, and in how long ones: what is refused is divided."""
-        if len(texts) > 1:
-            middle = len(texts) // 2
-            # It was waited for already.
-            return self._batch(texts[:middle], model, retries=1) + self._batch(texts[middle:], model, retries=1)
-        if texts == [PLAIN_TEXT]:
-            self._failure = str(error)
-            return [None]
-        if not self._worked:
-            # It may be the fault of this text alone.
-            self._batch([PLAIN_TEXT], model, retries=1)
-        self._refused.add(texts[0])
-        return [None]
 
 
 # ======================================================================================================================
@@ -2178,9 +2058,9 @@ def forget_folder(request: IndexRequest) -> tuple[int, int]:
 
 
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a file's content in hexadecimal, "" where it cannot be read: the extractor says why."""
-    with contextlib.suppress(OSError, UnreadableError), open_regular(path) as file:
-        return file_sum(file)
+    """The SHA-256 of a file's content in hexadecimal, or "" if it cannot be read: the extractor says why."""
+    with contextlib.suppress(OSError, UnreadableError):
+        return hashlib.sha256(read_regular(path, MAX_FILE_BYTES)).hexdigest()
     return ""
 
 
@@ -2427,7 +2307,7 @@ class IndexRun:
         vectors = self.embedder.embed(texts, model=table.model or self.embedder.model)
         lengths = {len(vector) for vector in vectors if vector} - {table.length}
         if lengths:
-            self.embedder.give_up(
+            self.embedder.failure = (
                 f"{table.model} gives vectors of length {max(lengths)} now, and those of the table have {table.length}; "
                 "--force makes all of them anew."
             )
@@ -2606,7 +2486,6 @@ def command_extract() -> int:
     """`extract`, which no person calls: the child process of an Extractor, until its input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
     stdio = take_stdio()
-    limit_extractor()
     extract_files(stdio.reader.buffer, stdio.writer.buffer)
     return 0
 

@@ -148,7 +148,7 @@ def test_a_file_of_the_size_and_time_that_are_known_is_not_read_unless_by_force(
     assert path.stat().st_size == before.st_size
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with monkeypatch.context() as patch:
-        patch.setattr(lancelot_index, "open_regular", None)
+        patch.setattr(lancelot_index, "hash_file", None)
         assert counts(index(files)) == (0, 0, 3, 0)
     assert counts(index(files, force=True)) == (0, 3, 0, 0)
 
@@ -598,7 +598,7 @@ def test_files_in_a_table_without_their_sizes_are_compared_by_content_once(
     assert "file_size" not in open_table(tmp_path).schema.names
     assert counts(index(files)) == (0, 0, 3, 0)
     assert rows(tmp_path) == before
-    monkeypatch.setattr(lancelot_index, "open_regular", None)
+    monkeypatch.setattr(lancelot_index, "hash_file", None)
     version = open_table(tmp_path).version
     assert counts(index(files)) == (0, 0, 3, 0)
     assert open_table(tmp_path).version == version
