@@ -4118,11 +4118,11 @@ class Status:
     key: KeyLookup
     embeddings: bool
     why_no_embeddings: str
-    error: LancelotError | None
+    error: LancelotError | None = None
     """What keeps the folder from being read."""
-    tables: tuple[TableLayout, ...]
-    unreadable: Mapping[str, LancelotError]
-    default_table: str | None
+    tables: tuple[TableLayout, ...] = ()
+    unreadable: Mapping[str, LancelotError] = field(default_factory=dict)
+    default_table: str | None = None
     default_problem: str = ""
     stats: Stats | None = None
     checks: tuple[Check, ...] = ()
@@ -4268,35 +4268,20 @@ def _retried(call: Callable[Parameters, T]) -> Callable[Parameters, T]:
     return retried
 
 
-_OVERVIEW_NAMES = (
-    "readme",
-    "overview",
-    "introduction",
-    "getting started",
-    "getting-started",
-    "about",
-    "index",
-    "summary",
-)
+_OVERVIEW_NAMES = ("readme", "overview", "introduction", "getting started", "about", "index", "summary")
 
 
-def _overview_rank(source: str, title: str) -> int:
-    """0 for readme-like names, rising; names that introduce nothing come last."""
-    words = f"{title} {source.rpartition('/')[2]}".casefold()
-    return next((rank for rank, name in enumerate(_OVERVIEW_NAMES) if name in words), len(_OVERVIEW_NAMES))
-
-
-def _vectorless_note(layout: TableLayout, vectorless: str, request: SearchRequest) -> str:
-    """A note on rows that a search by vector cannot find, and how they are found; "" if there are none."""
+def _vectorless_notes(layout: TableLayout, vectorless: str, request: SearchRequest) -> list[str]:
+    """A note on rows that a search by vector cannot find, and how they are found."""
     if not vectorless:
-        return ""
+        return []
     notes: Mapping[SearchType, str] = {
         "vector": f"{vectorless}, so that vector search does not find them; hybrid does, by words.",
         "auto": f"Hybrid search ran, since {vectorless}, and only words find them.",
     }
     note = notes.get(request.search_type, f"{vectorless}, so that only words find them.")
     again = f" `{PROGRAM} index` makes the vectors that are missing." if layout.is_own else ""
-    return note[0].upper() + note[1:] + again
+    return [note[0].upper() + note[1:] + again]
 
 
 def _word_notes(terms: Terms, missing: Iterable[str], scope: Scope) -> list[str]:
@@ -4335,15 +4320,6 @@ class Passage:
     hit: Hit
     text: str
     chunk_index: int | None
-
-
-@dataclass(frozen=True)
-class Citations:
-    """A reply without citations of passages that do not exist, the passages that it cites, and the numbers removed."""
-
-    text: str
-    cited: tuple[int, ...]
-    removed: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -4426,36 +4402,36 @@ def _cited_numbers(written: str) -> Iterator[int]:
         yield from range(low, high + 1) if low <= high <= low + _WIDEST_RANGE else ends
 
 
-def _sift_citations(text: str, passages: int) -> Citations:
-    cited: list[int] = []
-    removed: list[int] = []
+def parse_citations(text: str, passages: int) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """Return a reply less its citations of passages that do not exist, the passages it cites, and the numbers removed.
+
+    Citations are such as [1], [1, 2] and [1][2], of so many passages. Code is left as it is.
+    """
+    cited: dict[int, None] = {}
+    removed: dict[int, None] = {}
 
     def sift(match: re.Match[str]) -> str:
-        numbers = list(dict.fromkeys(_cited_numbers(match["numbers"])))
+        numbers = dict.fromkeys(_cited_numbers(match["numbers"]))
         kept = [number for number in numbers if 1 <= number <= passages]
-        cited.extend(kept)
-        removed.extend(number for number in numbers if number not in kept)
-        if kept == numbers and match["bracket"] == "[" and match[0].endswith("]"):  # no other bracket, and no link
+        cited.update(dict.fromkeys(kept))
+        removed.update(dict.fromkeys(number for number in numbers if number not in kept))
+        if (
+            kept == list(numbers) and match["bracket"] == "[" and match[0].endswith("]")
+        ):  # no other bracket, and no link
             return match[0]
         return f"{' ' * match[0].startswith(' ')}[{', '.join(map(str, kept))}]" if kept else ""
 
-    parts = _CODE.split(text)
-    parts[::2] = [_CITATION.sub(sift, _REMOTE.sub("", part)) for part in parts[::2]]
-    return Citations("".join(parts), tuple(dict.fromkeys(cited)), tuple(removed))
-
-
-def parse_citations(text: str, passages: int) -> Citations:
-    """The citations of a reply, such as [1], [1, 2] and [1][2], of so many passages. Code is left as it is."""
-    removed: tuple[int, ...] = ()
     for passes in itertools.count(1):
-        sifted = _sift_citations(text, passages)
-        removed += sifted.removed
-        # What is left of a citation that was taken out may be another one.
-        if sifted.text == text:
+        # What is left of a citation that was taken out may be another one. No model nests them without end: without
+        # brackets there is none to look for.
+        before = text if passes <= _MOST_PASSES else re.sub(r"[\[\]【】［］]", "", text)
+        cited.clear()
+        parts = _CODE.split(before)
+        parts[::2] = [_CITATION.sub(sift, _REMOTE.sub("", part)) for part in parts[::2]]
+        text = "".join(parts)
+        if text == before:
             break
-        # No model nests them like that: without brackets there is none to look for.
-        text = sifted.text if passes < _MOST_PASSES else re.sub(r"[\[\]【】［］]", "", sifted.text)
-    return replace(sifted, removed=tuple(dict.fromkeys(removed)))
+    return text, tuple(cited), tuple(removed)
 
 
 _MARK = re.compile(r"NOT(?:\\?_| )IN(?:\\?_| )DOCUMENTS")
@@ -4484,14 +4460,6 @@ _FINISH_NOTES = {
     "content_filter": "The chat server's filter stopped the answer, so it may be cut.",
     "": "The chat server stopped without saying that the answer is whole, so it may be cut.",
 }
-
-
-def _reply_notes(finish: str, citations: Citations) -> list[str]:
-    """What the reader of an answer should know about it."""
-    numbers = listed((f"[{number}]" for number in citations.removed), limit=10)
-    removed = f"The model cited {numbers}, which is no passage; that was removed." if citations.removed else ""
-    bare = "" if citations.cited else "The answer cites no passage, so nothing shows that it rests on the documents."
-    return [note for note in (_FINISH_NOTES.get(finish, ""), removed, bare) if note]
 
 
 # --- the searcher
@@ -4567,11 +4535,11 @@ class Searcher:
 
     def _rank(self, request: SearchRequest, scope: Scope, reading: Reading, terms: Terms) -> Ranked:
         """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""
-        kind = request.search_type
+        kind, query = request.search_type, reading.positive
         if not request.query.strip():
             return rank_filtered(scope), "filter", []
         if kind == "fts":
-            return self._rank_by_bm25(scope, reading.positive, terms)
+            return self._rank_by_bm25(scope, query, terms)
         if kind == "text" or (kind == "auto" and not self.embedder.available):
             return self._rank_by_share(scope, terms)
         try:
@@ -4581,31 +4549,21 @@ class Searcher:
             if error.kind == "changed":
                 raise
             why = f"vector search was not possible: {error}"
-        if why:
-            return self._rank_instead(request, scope, reading, terms, why=why)
-        note = _vectorless_note(scope.layout, vectorless, request)
-        notes = [note] if note else []
-        if kind == "vector" or (kind == "auto" and not vectorless):
-            return vectors, "vector", notes
-        by_words, _, more = self._rank_by_bm25(scope, reading.positive, terms, alone=False)
-        return fuse(vectors, by_words), "hybrid", notes + more
-
-    def _rank_instead(
-        self, request: SearchRequest, scope: Scope, reading: Reading, terms: Terms, *, why: str
-    ) -> Ranked:
-        """Rank by words instead of vectors, on a first page only: no page mixes two searches."""
-        full_text = request.search_type == "hybrid"
-        if request.offset:
+        if why and request.offset:  # no page mixes two searches
             raise LancelotError(
                 f"This page cannot be given: {why.rstrip('.')}.",
-                f'Ask with searchType "{"fts" if full_text else "text"}" if that is the search that gave the pages '
-                "before it.",
+                f'Ask with searchType "{"fts" if kind == "hybrid" else "text"}" if that is the search that gave the '
+                "pages before it.",
             )
-        if full_text:
-            ranking, ran, notes = self._rank_by_bm25(scope, reading.positive, terms)
-        else:
-            ranking, ran, notes = self._rank_by_share(scope, terms)
-        return ranking, ran, [f"{'Full-text' if full_text else 'Text'} search ran, since {why}", *notes]
+        if why:
+            full_text = kind == "hybrid"
+            other = self._rank_by_bm25(scope, query, terms) if full_text else self._rank_by_share(scope, terms)
+            return *other[:2], [f"{'Full-text' if full_text else 'Text'} search ran, since {why}", *other[2]]
+        notes = _vectorless_notes(scope.layout, vectorless, request)
+        if kind == "vector" or (kind == "auto" and not vectorless):
+            return vectors, "vector", notes
+        by_words, _, more = self._rank_by_bm25(scope, query, terms, alone=False)
+        return fuse(vectors, by_words), "hybrid", notes + more
 
     def _rank_by_share(self, scope: Scope, terms: Terms) -> Ranked:
         ranking, missing = rank_terms(scope, terms, by_share=True)
@@ -4706,8 +4664,9 @@ class Searcher:
         firsts: dict[str, tuple[int, int]] = {}
         for title, source, number in openings(scope):
             key = source or title or str(number)
-            if key not in firsts:
-                firsts[key] = (_overview_rank(key, title), number)
+            name = f"{title} {key.rpartition('/')[2]}".casefold().replace("-", " ")
+            ranks = (rank for rank, known in enumerate(_OVERVIEW_NAMES) if known in name)
+            firsts.setdefault(key, (next(ranks, len(_OVERVIEW_NAMES)), number))
         numbers = [number for _, number in sorted(firsts.values())[:limit]]
         partial = scope.layout.rows > MAX_OPENINGS
         return Overview(scope.layout.table, fetch_hits(scope, numbers), len(firsts), partial=partial)
@@ -4813,64 +4772,57 @@ class Searcher:
         fenced = (fenced_passage(passage.number, passage.hit, passage.text) for passage in passages)
         prompt = "\n".join([*fenced, f"Question: {clean_surrogates(answer.question).strip()}"])
         reply = self.chat.reply(ASK_RULES, prompt)
-        citations = parse_citations(reply.text, len(passages))
-        if is_no_answer(citations.text, citations.cited):
+        text, cited, removed = parse_citations(reply.text, len(passages))
+        if is_no_answer(text, cited):
             return answer
-        text = _MARK.sub("not in the documents", citations.text).strip()
-        notes += _reply_notes(reply.finish, citations)
-        return replace(answer, text=text, answered=True, cited=citations.cited, notes=tuple(notes))
+        notes += [_FINISH_NOTES[reply.finish]] if reply.finish in _FINISH_NOTES else []
+        if removed:
+            numbers = listed((f"[{number}]" for number in removed), limit=10)
+            notes.append(f"The model cited {numbers}, which is no passage; that was removed.")
+        if not cited:
+            notes.append("The answer cites no passage, so nothing shows that it rests on the documents.")
+        text = _MARK.sub("not in the documents", text).strip()
+        return replace(answer, text=text, answered=True, cited=cited, notes=tuple(notes))
 
     # What there is to search.
 
     def status(self) -> Status:
         """What there is to search, whatever is broken."""
-        embedder, vectorless = self.embedder, dict[str, str]()
-        scopes: list[Scope] = []
-        unreadable: dict[str, LancelotError] = {}
-        problem: LancelotError | None = None
-        default, default_problem = None, ""
+        embedder = self.embedder
+        why = "" if embedder.available else embedder.why_not
+        status = Status(self.settings, embedder.lookup, embeddings=embedder.available, why_no_embeddings=why)
         try:
             # A disk or an object store that does not answer must not keep the answer back.
-            scopes, unreadable, default, default_problem = bounded(
-                self._survey, seconds=STATUS_SECONDS, name="reading the folder"
-            )
+            return bounded(lambda: self._survey(status), seconds=STATUS_SECONDS, name="reading the folder")
         except LancelotError as error:
-            problem = error
+            return replace(status, error=error)
         except TimeoutError:
             cause = f"The folder was not read within {STATUS_SECONDS:g} s."
-            problem = LancelotError(cause, "See whether its disk or server answers.", kind="no-answer")
+            remedy = "See whether its disk or server answers."
+            return replace(status, error=LancelotError(cause, remedy, kind="no-answer"))
 
-        def count() -> None:
-            for scope in scopes:
-                if scope.layout.text and scope.layout.vector:
-                    with contextlib.suppress(LancelotError):
-                        vectorless[scope.layout.table] = self._vectorless(scope, scope.layout.vector)
-
-        if embedder.available:
-            with contextlib.suppress(TimeoutError):
-                bounded(count, seconds=COUNT_SECONDS, name="counting the vectors")
-        return Status(
-            settings=self.settings,
-            key=embedder.lookup,
-            embeddings=embedder.available,
-            why_no_embeddings="" if embedder.available else embedder.why_not,
-            error=problem,
-            tables=tuple(scope.layout for scope in scopes),
-            unreadable=unreadable,
-            default_table=default,
-            default_problem=default_problem,
-            vectorless=dict(vectorless),
-        )
-
-    def _survey(self) -> tuple[list[Scope], dict[str, LancelotError], str | None, str]:
-        """The readable tables, why each other is not, and the table of a call that names none or why there is none."""
+    def _survey(self, status: Status) -> Status:
+        """A status with what can be said of the folder's tables."""
         names = self.store.table_names()
         scopes, unreadable = self._open_all(names)
+        default, problem, vectorless, began = None, "", dict[str, str](), time.monotonic()
         try:
             default = self._named_table(None, names) or self._only_table(scopes, unreadable).layout.table
         except LancelotError as error:
-            return scopes, unreadable, None, str(error) if self.settings.is_set("LANCEDB_TABLE") else ""
-        return scopes, unreadable, default, ""
+            problem = str(error) if self.settings.is_set("LANCEDB_TABLE") else ""
+        for scope in scopes if status.embeddings else ():
+            layout = scope.layout
+            if layout.text and layout.vector and time.monotonic() < began + COUNT_SECONDS:
+                with contextlib.suppress(LancelotError):
+                    vectorless[layout.table] = self._vectorless(scope, layout.vector)
+        return replace(
+            status,
+            tables=tuple(scope.layout for scope in scopes),
+            unreadable=unreadable,
+            default_table=default,
+            default_problem=problem,
+            vectorless=vectorless,
+        )
 
     def _open_all(self, names: Iterable[str]) -> tuple[list[Scope], dict[str, LancelotError]]:
         """Every table that can be read, and why each other cannot."""

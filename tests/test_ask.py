@@ -521,7 +521,7 @@ def test_a_share_fills_the_room_and_no_more(lengths: list[int], room: int) -> No
 def test_citations_are_read_and_those_of_no_passage_removed(
     reply: str, text: str, cited: tuple[int, ...], removed: tuple[int, ...]
 ) -> None:
-    assert parse_citations(reply, 3) == lancelot.Citations(text, cited, removed)
+    assert parse_citations(reply, 3) == (text, cited, removed)
 
 
 HOSTILE_REPLIES = ("<think>", "[1\u2020", "![", "!", "[1](", "[", "`", " [1, ", "NOT_IN_", "data:\n", "\n")
@@ -535,7 +535,7 @@ def test_no_reply_takes_long_to_read() -> None:
         "texts.append('[' * 300_000 + '9]' * 300_000)",
         "for text in texts:",
         "    said = lancelot.read_reply(json.dumps({'choices': [{'message': {'content': text + 'So'}}]}).encode()).text",
-        "    lancelot.is_no_answer(lancelot.parse_citations(said, 3).text, ())",
+        "    lancelot.is_no_answer(lancelot.parse_citations(said, 3)[0], ())",
         "    lancelot.fenced_passage(1, lancelot.Hit(1, 1.0, text[:999], text[:999], text, {}), text)",
         "[read_stream] = [lancelot.read_reply((texts[-3] + 'data: ' + '{\"choices\": []}').encode())]",
     )
@@ -543,7 +543,7 @@ def test_no_reply_takes_long_to_read() -> None:
 
 
 def test_citations_inside_one_another_without_end_leave_no_bracket() -> None:
-    assert parse_citations("[" * 300 + "9]" * 300, 3) == lancelot.Citations("9" * 280, (), (9,))
+    assert parse_citations("[" * 300 + "9]" * 300, 3) == ("9" * 280, (), (9,))
 
 
 @given(
@@ -552,17 +552,17 @@ def test_citations_inside_one_another_without_end_leave_no_bracket() -> None:
     st.integers(0, 5),
 )
 def test_citations_that_are_left_are_of_passages_and_read_again_as_they_are(text: str, passages: int) -> None:
-    read = parse_citations(text, passages)
-    assert all(1 <= number <= passages for number in read.cited)
-    assert not any(1 <= number <= passages for number in read.removed)
-    assert parse_citations(read.text, passages) == lancelot.Citations(read.text, read.cited, ())
+    rest, cited, removed = parse_citations(text, passages)
+    assert all(1 <= number <= passages for number in cited)
+    assert not any(1 <= number <= passages for number in removed)
+    assert parse_citations(rest, passages) == (rest, cited, ())
 
 
 @given(st.lists(st.tuples(st.text(st.characters(exclude_characters="[]【】`:(!"), max_size=9), st.integers(1, 4))))
 def test_text_between_citations_stays_as_it_is(parts: list[tuple[str, int]]) -> None:
     text = "".join(f"{words}[{number}]" for words, number in parts)
     numbers = tuple(dict.fromkeys(number for _, number in parts))
-    assert parse_citations(text, 4) == lancelot.Citations(text, numbers, ())
+    assert parse_citations(text, 4) == (text, numbers, ())
 
 
 @pytest.mark.parametrize(
