@@ -57,7 +57,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Mu
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from operator import ge, gt, le, lt
+from operator import ge, gt, le, lt, mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TextIO, TypeVar, cast
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -4044,21 +4044,10 @@ class Overview:
 
 
 @dataclass(frozen=True)
-class ReadRequest:
-    """One chunk to read from a character on, with as many neighbours of its source before and after it."""
-
-    id: str
-    table: str | None = None
-    before: int = 0
-    after: int = 0
-    offset: int = 0
-
-
-@dataclass(frozen=True)
 class ChunkInContext:
-    """A whole chunk, its place among the chunks of its source (from 1), its neighbours in order, and notes."""
+    """A whole chunk, to be shown from `offset` on; its place in its source (from 1), its neighbours in order, and notes."""
 
-    request: ReadRequest
+    offset: int
     table: str
     chunk: Hit
     place: int
@@ -4187,12 +4176,13 @@ def parse_arithmetic(query: str) -> Reading | None:
     return reading
 
 
-def combine_vectors(added: Sequence[Sequence[float]], subtracted: Sequence[Sequence[float]]) -> list[float]:
-    """The sum of the added vectors less SUBTRACTED_WEIGHT times each subtracted one, of length 1."""
-    total = [sum(column) for column in zip(*added, strict=True)]
-    for vector in subtracted:
-        total = [left - SUBTRACTED_WEIGHT * right for left, right in zip(total, vector, strict=True)]
-    norm = math.sqrt(sum(number * number for number in total))
+def combine_vectors(vectors: Sequence[Sequence[float]], added: int) -> list[float]:
+    """The sum of the first `added` vectors less SUBTRACTED_WEIGHT times each other one, of length 1; a single one as it is."""
+    if len(vectors) == 1:
+        return list(vectors[0])
+    weights = [1.0] * added + [-SUBTRACTED_WEIGHT] * (len(vectors) - added)
+    total = [sum(map(mul, weights, column)) for column in zip(*vectors, strict=True)]
+    norm = math.hypot(*total)
     if norm == 0:
         raise LancelotError("The query subtracts all that it adds.", "Leave a term out.")
     return [number / norm for number in total]
@@ -4243,8 +4233,11 @@ def fetch_hits(
         if text or textless:
             hits.append(_to_hit(scope.layout, row, text, score_of.get(row.number, 0.0)))
     names = document_names(scope, {hit.source for hit in hits}) if scope.documents is not None else {}
-    named = ((hit, *names.get(hit.source, (hit.title, hit.source))) for hit in hits)
-    return tuple(replace(hit, title=title, source=source) for hit, title, source in named)
+    for place, hit in enumerate(hits):
+        if hit.source in names:
+            title, source = names[hit.source]
+            hits[place] = replace(hit, title=title, source=source)
+    return tuple(hits)
 
 
 RETRY_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -4627,9 +4620,8 @@ class Searcher:
                 f"{model or self.settings.embedding_model} gives length {given}; set EMBEDDING_MODEL to the model that "
                 f"made the table ({models_of_length(lengths[column])})."
             )
-        alone = len(vectors) == 1
-        vector = vectors[0] if alone else combine_vectors(vectors[: len(added)], vectors[len(added) :])
-        return rank_vector(scope, vector, column=column), self._vectorless(scope, column)
+        ranking = rank_vector(scope, combine_vectors(vectors, len(added)), column=column)
+        return ranking, self._vectorless(scope, column)
 
     def _vectorless(self, scope: Scope, column: str) -> str:
         """How many rows have no vector, such as `3 rows of documents have no vector`, or "" if all have one.
@@ -4672,14 +4664,16 @@ class Searcher:
         return Overview(scope.layout.table, fetch_hits(scope, numbers), len(firsts), partial=partial)
 
     @_retried
-    def read(self, request: ReadRequest) -> ChunkInContext:
-        """One chunk by the id of a hit, with its neighbours; LancelotError if there is no such chunk any more."""
-        scope = self._open(request.table)
-        numbers = rows_of_id(scope, request.id)
+    def read(
+        self, identity: str, *, table: str | None = None, before: int = 0, after: int = 0, offset: int = 0
+    ) -> ChunkInContext:
+        """One chunk by the id of a hit, with neighbours of its source; LancelotError if there is no such chunk any more."""
+        scope = self._open(table)
+        numbers = rows_of_id(scope, identity)
         chunk = fetch_hits(scope, numbers[:1])
         if not chunk:
             raise LancelotError(
-                f"There is no chunk {_shown_name(request.id)} in {scope.layout.table}, or it holds no text.",
+                f"There is no chunk {_shown_name(identity)} in {scope.layout.table}, or it holds no text.",
                 "Its table may have been rewritten: search again for the ids of now.",
             )
         siblings = source_rows(scope, numbers[0])
@@ -4687,13 +4681,13 @@ class Searcher:
         others = listed((f"{ID_PREFIX}{number}" for number in numbers[1:]), limit=10)
         same = f"{len(numbers)} rows share this id; this is the first of them. The others are read as {others}."
         return ChunkInContext(
-            request=request,
+            offset=offset,
             table=scope.layout.table,
             chunk=chunk[0],
             place=at + 1,
             of=max(1, len(siblings)),
-            before=fetch_hits(scope, siblings[max(0, at - request.before) : at]),
-            after=fetch_hits(scope, siblings[at + 1 : at + 1 + request.after]),
+            before=fetch_hits(scope, siblings[max(0, at - before) : at]),
+            after=fetch_hits(scope, siblings[at + 1 : at + 1 + after]),
             notes=(same,) if len(numbers) > 1 else (),
         )
 
@@ -4740,11 +4734,7 @@ class Searcher:
         page = self.search(SearchRequest(query, min(3 * limit, MAX_LIMIT), best, table=table, conditions=conditions))
         passages, question = self._passages(page, limit), question[:MAX_QUERY]
         answer = Answer(question, NOT_ANSWERED, False, passages, (), model, page.table, page.ran, 0, page.notes)
-        if passages:
-            answer = self._answered(answer)
-        else:
-            answer = replace(answer, notes=(*page.notes, "The search found nothing, so the model was not asked."))
-        return replace(answer, seconds=time.monotonic() - began)
+        return replace(self._answered(answer), seconds=time.monotonic() - began)
 
     def _passages(self, page: Page, limit: int) -> tuple[Passage, ...]:
         """The first different hits, the longest cut so that all fit, with their places as the table notes or counts them."""
@@ -4766,6 +4756,8 @@ class Searcher:
     def _answered(self, answer: Answer) -> Answer:
         """The answer as the model gives it, or unanswered if the model finds none."""
         passages, notes = answer.passages, list(answer.notes)
+        if not passages:
+            return replace(answer, notes=(*notes, "The search found nothing, so the model was not asked."))
         if any(passage.text != passage.hit.text for passage in passages):
             notes.append("The model was given the longest passages only in part, so that all of them fit.")
         answer = replace(answer, notes=tuple(notes))
@@ -5086,7 +5078,7 @@ READ_NEIGHBOURS = 20
 
 def _chunk_object(context: ChunkInContext, characters: int) -> dict[str, Any]:
     """The chunk's text from the offset on, at most so many characters, and as many for all neighbours together."""
-    chunk, offset, neighbours = context.chunk, context.request.offset, (*context.before, *context.after)
+    chunk, offset, neighbours = context.chunk, context.offset, (*context.before, *context.after)
     text = clean_text(chunk.text)
     part = text[offset : offset + characters]
     share = characters // max(1, len(neighbours))
@@ -5418,7 +5410,7 @@ def chunk_lines(context: ChunkInContext) -> str:
     """A chunk and its neighbours for a person at a terminal."""
     head = f"{_named_place(context.chunk)}  chunk {context.place} of {context.of}"
     before, after = ([hit.text for hit in hits] for hits in (context.before, context.after))
-    texts = [*before, context.chunk.text[context.request.offset :], *after]
+    texts = [*before, context.chunk.text[context.offset :], *after]
     return "\n\n".join([head, *(f"note: {note}" for note in context.notes), *(text.strip() for text in texts)])
 
 
@@ -6057,7 +6049,8 @@ def run_query(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
 
 def run_read(searcher: Searcher, arguments: Mapping[str, Any]) -> ChunkInContext:
     """A chunk with its neighbours."""
-    return searcher.read(ReadRequest(**arguments))
+    given = dict(arguments)
+    return searcher.read(given.pop("id"), **given)
 
 
 def run_files(searcher: Searcher, arguments: Mapping[str, Any]) -> FilePage:

@@ -563,7 +563,7 @@ def test_chunks_whose_documents_are_named_in_a_table_beside_them_get_title_and_a
     for search_type in ("text", "fts"):
         page = searcher.search(lancelot.SearchRequest("zebra", 5, search_type, table="chunks"))  # type: ignore[arg-type]
         assert [(hit.title, hit.source) for hit in page.hits] == [("Zebras", "file:///notes/zebra.md")]
-    found = searcher.read(lancelot.ReadRequest("c1", table="chunks", before=3))
+    found = searcher.read("c1", table="chunks", before=3)
     assert ([hit.text for hit in found.before], found.of) == (["more on it"], 2)
     files = searcher.files(limit=9, offset=0, table="chunks").files
     assert [(one.source, one.title, one.chunks, one.file_type) for one in files] == [

@@ -183,7 +183,7 @@ def test_neighbours_come_in_the_order_of_the_sources_own_index(
     make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
 ) -> None:
     searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table, chunk_index=[3, 1, 2, 0, 0, 0]))
-    found = json.loads(lancelot.chunk_json(searcher.read(lancelot.ReadRequest("c2", before=5, after=5))))
+    found = json.loads(lancelot.chunk_json(searcher.read("c2", before=5, after=5)))
     assert [one["text"] for one in found["before"]] == ["chunk 0", "chunk 1"]
     assert (found["text"], found["chunk"]) == ("chunk 2", "3 of 4 of its source")
     assert [one["id"] for one in found["after"]] == ["c3"]
@@ -193,7 +193,7 @@ def test_neighbours_come_in_the_order_of_rows_without_an_index_of_chunks(
     make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
 ) -> None:
     searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table))
-    found = searcher.read(lancelot.ReadRequest("c2", before=1, after=1))
+    found = searcher.read("c2", before=1, after=1)
     assert ([hit.text for hit in found.before], [hit.text for hit in found.after]) == (["chunk 1"], ["chunk 0"])
 
 
@@ -201,13 +201,13 @@ def test_an_id_that_is_gone_or_shared_is_told(
     make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
 ) -> None:
     searcher = make_searcher(LANCEDB_PATH=chunks_of(make_table))
-    shared = searcher.read(lancelot.ReadRequest("c1"))
+    shared = searcher.read("c1")
     assert shared.chunk.text == "chunk 1"
     assert shared.notes == ("2 rows share this id; this is the first of them. The others are read as row:5.",)
-    assert searcher.read(lancelot.ReadRequest("row:5")).chunk.text == "chunk 1 again"
+    assert searcher.read("row:5").chunk.text == "chunk 1 again"
     for gone in ("nosuch", "row:99", "'; --", "row:x"):
         with pytest.raises(lancelot.LancelotError, match="There is no chunk"):
-            searcher.read(lancelot.ReadRequest(gone))
+            searcher.read(gone)
 
 
 def test_a_long_chunk_is_read_on_by_offset_to_its_end(
@@ -217,7 +217,7 @@ def test_a_long_chunk_is_read_on_by_offset_to_its_end(
     searcher = make_searcher(LANCEDB_PATH=make_table({"text": [whole]}))
     parts, offset = [], 0
     while offset is not None:
-        text = lancelot.chunk_json(searcher.read(lancelot.ReadRequest("row:0", offset=offset)))
+        text = lancelot.chunk_json(searcher.read("row:0", offset=offset))
         assert len(text.encode()) < 100_000
         answer = json.loads(text)
         parts.append(answer["text"])
@@ -233,7 +233,7 @@ def test_every_hit_of_every_folder_can_be_read(
         for table in known["tables"]:
             for query in table["queries"]:
                 for hit in searcher.search(lancelot.SearchRequest(query["query"], 3, "text", table=table["name"])).hits:
-                    assert searcher.read(lancelot.ReadRequest(str(hit.id), table=table["name"])).chunk.text == hit.text
+                    assert searcher.read(str(hit.id), table=table["name"]).chunk.text == hit.text
 
 
 def test_sources_are_listed_with_their_chunks_and_types(
@@ -280,7 +280,7 @@ def test_many_long_neighbours_and_wide_metadata_stay_below_the_cap_and_what_was_
     parts: list[str] = []
     offset = 0
     while offset is not None:
-        text = lancelot.chunk_json(searcher.read(lancelot.ReadRequest("row:20", before=20, after=20, offset=offset)))
+        text = lancelot.chunk_json(searcher.read("row:20", before=20, after=20, offset=offset))
         assert len(text.encode()) < 100_000
         answer = json.loads(text)
         assert len(answer["text"]) >= 5000 or "nextOffset" not in answer
@@ -306,4 +306,4 @@ def test_a_table_that_is_rewritten_while_an_id_is_looked_for_is_not_taken_for_a_
         return batches(*given, **options)
 
     monkeypatch.setattr(lancelot.Scope, "batches", failing_once)
-    assert searcher.read(lancelot.ReadRequest("a")).chunk.text == "a zebra"
+    assert searcher.read("a").chunk.text == "a zebra"

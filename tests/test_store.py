@@ -927,7 +927,7 @@ def everything(searcher: lancelot.Searcher) -> list[Any]:
             page = searcher.search(request)
             given.append((page.ran, page.total, page.notes, [(hit.id, hit.text, hit.title) for hit in page.hits]))
     given += [searcher.search(SearchRequest("", 20, "auto", conditions=one)).hits for one in (wanted, few)]
-    given += [searcher.read(lancelot.ReadRequest(one, before=1, after=2)) for one in ("id8", "id51", "new")]
+    given += [searcher.read(one, before=1, after=2) for one in ("id8", "id51", "new")]
     return [
         *given,
         searcher.files(limit=50, offset=0),
