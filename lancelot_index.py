@@ -1366,24 +1366,6 @@ class FoundFile:
     modified: float
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The files of a folder in order, why others were left out, and what could not be looked at.
-
-    `ignored` counts files, and whole folders as one; `failed` holds the reason by name, of files and of folders; `notes`
-    are sentences on what else to know.
-    """
-
-    files: list[FoundFile] = field(default_factory=list)
-    ignored: Counter[str] = field(default_factory=Counter)
-    failed: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def may_hold(self, source: str) -> bool:
-        """Return whether a file may still be there, since it or a folder above it could not be looked at."""
-        return source in self.failed or any(source.startswith(folder + os.sep) for folder in self.failed)
-
-
 def source_name(path: str | Path) -> str:
     """A path as text that the table can hold: bytes that are no UTF-8 are written as escapes."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
@@ -1517,9 +1499,8 @@ def _patterns_in(folder: Path, relative: str, patterns: tuple[Pattern, ...], not
             if stat.S_ISREG(path.lstat().st_mode):
                 patterns += read_patterns(relative, read_regular(path, MAX_IGNORE_BYTES))
             else:
-                notes[:] = [
-                    f"Ignore files that are no regular files are not obeyed, such as {one_line(source_name(path))}."
-                ]
+                shown = one_line(source_name(path))
+                notes[:] = [f"Ignore files that are no regular files are not obeyed, such as {shown}."]
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, UnreadableError) as error:
@@ -1530,91 +1511,90 @@ def _patterns_in(folder: Path, relative: str, patterns: tuple[Pattern, ...], not
     return patterns
 
 
+@dataclass
 class FileFinder:
-    """Finds the files of a folder. Symbolic links are never followed: what lies inside is found itself.
+    """The files below a folder that are to be indexed. Symbolic links are never followed: what lies inside is found itself.
 
     With `within`, a folder above it, the way from there must not be hidden or ignored, and the ignore files on it hold.
+    `ignored` counts files, and whole folders as one, by the reason; `failed` holds the reason why a file or folder could
+    not be looked at by its name; `notes` are sentences on what else to know.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        within: Path | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        stop: threading.Event | None = None,
-    ) -> None:
-        self._root, self._top, self._stop = root, within or root, stop or threading.Event()
-        self._way = "".join(f"{name}/" for name in root.relative_to(self._top).parts)
-        self._include = read_patterns(self._way, os.fsencode("\n".join(include or ["*"])))
-        self._exclude = read_patterns(self._way, os.fsencode("\n".join(exclude)))
-        self._listing = Listing()
+    root: Path
+    within: Path | None = None
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    stop: threading.Event = field(default_factory=threading.Event)
+    files: list[FoundFile] = field(default_factory=list, init=False)
+    ignored: Counter[str] = field(default_factory=Counter, init=False)
+    failed: dict[str, str] = field(default_factory=dict, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        """Read the patterns."""
+        self._top = self.within or self.root
+        self._way = "".join(f"{name}/" for name in self.root.relative_to(self._top).parts)
+        self._include = read_patterns(self._way, os.fsencode("\n".join(self.include or ["*"])))
+        self._exclude = read_patterns(self._way, os.fsencode("\n".join(self.exclude)))
         self._waiting = [("", read_patterns("", ALWAYS_IGNORED), False)]
 
-    def find(self) -> Listing:
-        """Every file below the folder that is to be indexed, in the order of their names."""
-        listing, relative = self._listing, self._way
-        while self._waiting and not self._stop.is_set():
+    def find(self) -> FileFinder:
+        """Walk the folder, and put its files in the order of their names."""
+        relative = self._way
+        while self._waiting and not self.stop.is_set():
             relative, patterns, included = self._waiting.pop()
-            self._look(relative, patterns, included=included)
-        if not relative.startswith(self._way) and not self._stop.is_set():
-            reasons = listed((*listing.ignored, *listing.failed.values()) or ["it is no longer there"])
+            folder = self._top / relative
+            try:
+                with _scan(folder) as entries:
+                    patterns = _patterns_in(folder, relative, patterns, self.notes)
+                    for entry in entries:
+                        self._look_at(entry, relative, patterns, included=included)
+            except OSError as error:
+                self.failed[source_name(folder)] = f"the folder cannot be listed ({reason_of(error)})"
+            except UnreadableError as error:
+                self.failed[source_name(folder)] = error.cause
+        if not relative.startswith(self._way) and not self.stop.is_set():
+            reasons = listed((*self.ignored, *self.failed.values()) or ["it is no longer there"])
             raise LancelotError(
-                f"The folder {one_line(source_name(self._root))} is left out ({reasons}).",
+                f"The folder {one_line(source_name(self.root))} is left out ({reasons}).",
                 f"Name another one; a person can index it by `{PROGRAM} index`.",
             )
-        listing.files.sort(key=lambda found: found.source)
-        return listing
+        self.files.sort(key=lambda file: file.source)
+        return self
 
-    def _look(self, relative: str, patterns: tuple[Pattern, ...], *, included: bool) -> None:
-        """Look at what is in a folder, whose path from the top ends in a slash."""
-        folder = self._top / relative
-        try:
-            with _scan(folder) as entries:
-                patterns = _patterns_in(folder, relative, patterns, self._listing.notes)
-                for entry in entries:
-                    name = f"{relative}{entry.name}/"
-                    if (name.startswith(self._way) or self._way.startswith(name)) and not self._stop.is_set():
-                        self._take(entry, name, patterns, included=included)
-        except OSError as error:
-            self._listing.failed[source_name(folder)] = f"the folder cannot be listed ({reason_of(error)})"
-        except UnreadableError as error:
-            self._listing.failed[source_name(folder)] = error.cause
-
-    def _take(self, entry: os.DirEntry[str], name: str, patterns: tuple[Pattern, ...], *, included: bool) -> None:
-        """Take an entry in, or count why not; `included` says whether the folder that it is in is."""
+    def _look_at(
+        self, entry: os.DirEntry[str], relative: str, patterns: tuple[Pattern, ...], *, included: bool
+    ) -> None:
+        """Sort in an entry of a folder, which is at a `relative` path from the top, and is `included` itself or not."""
+        name = f"{relative}{entry.name}/"
         path = self._top / name
+        if self.stop.is_set() or not (name.startswith(self._way) or self._way.startswith(name)):
+            return
         try:
             is_folder = entry.is_dir(follow_symlinks=False)
             name = name if is_folder else name.removesuffix("/")
             verdict = is_ignored(name, self._include)
             included = included if verdict is None else verdict
-            if reason := self._reason_against(entry, name, patterns, included=included):
-                self._listing.ignored[reason] += 1
+            against = {
+                "symbolic link": entry.is_symlink(),
+                "hidden": entry.name.startswith("."),
+                "ignored by pattern": is_ignored(name, self._exclude) or is_ignored(name, patterns),
+                "no regular file": not is_folder and not entry.is_file(follow_symlinks=False),
+                "not included": not is_folder and not included,
+            }
+            if reason := next((reason for reason, holds in against.items() if holds), None):
+                self.ignored[reason] += 1
             elif is_folder:
                 self._waiting.append((name, patterns, included))
             else:
                 state = entry.stat(follow_symlinks=False)
-                self._listing.files.append(FoundFile(path, source_name(path), state.st_size, state.st_mtime))
+                self.files.append(FoundFile(path, source_name(path), state.st_size, state.st_mtime))
         except OSError as error:
-            self._listing.failed[source_name(path)] = f"it cannot be looked at ({reason_of(error)})"
+            self.failed[source_name(path)] = f"it cannot be looked at ({reason_of(error)})"
 
-    def _reason_against(
-        self, entry: os.DirEntry[str], name: str, patterns: tuple[Pattern, ...], *, included: bool
-    ) -> str:
-        """Why an entry is left out, in a word or two, or "" if it is not."""
-        if entry.is_symlink():
-            return "symbolic link"
-        if entry.name.startswith("."):
-            return "hidden"
-        if is_ignored(name, self._exclude) or is_ignored(name, patterns):
-            return "ignored by pattern"
-        if name.endswith("/"):
-            return ""
-        if not entry.is_file(follow_symlinks=False):
-            return "no regular file"
-        return "" if included else "not included"
+    def may_hold(self, source: str) -> bool:
+        """Return whether a file may still be there, since it or a folder above it could not be looked at."""
+        return source in self.failed or any(source.startswith(folder + os.sep) for folder in self.failed)
 
 
 # ======================================================================================================================
@@ -2130,7 +2110,7 @@ class IndexRun:
             )
         return patterns
 
-    def _list_files(self, patterns: Mapping[str, Sequence[str]]) -> Listing:
+    def _list_files(self, patterns: Mapping[str, Sequence[str]]) -> FileFinder:
         """The files of the folder; LancelotError where it cannot be listed, or patterns leave none, which is hardly meant."""
         request = self.request
         listing = FileFinder(request.folder, within=request.within, stop=self.stop, **patterns).find()
@@ -2149,7 +2129,7 @@ class IndexRun:
         return listing
 
     def _update_table(
-        self, patterns: Mapping[str, Sequence[str]], listing: Listing, confirm: Callable[[str], bool]
+        self, patterns: Mapping[str, Sequence[str]], listing: FileFinder, confirm: Callable[[str], bool]
     ) -> None:
         request = self.request
         table = open_table(request, create=not request.dry_run)
@@ -2172,11 +2152,11 @@ class IndexRun:
             table.set_complete(complete=not missing)
             self.without_vector = sum(map(is_below(request.folder), missing))
 
-    def _gone(self, listing: Listing, kept: Collection[str]) -> Known:
+    def _gone(self, listing: FileFinder, kept: Collection[str]) -> Known:
         here = {source for source in self._known if source in kept or listing.may_hold(source)}
         return {source: row for source, row in self._known.items() if source not in here}
 
-    def _check_removal(self, every: Known, listing: Listing, confirm: Callable[[str], bool]) -> None:
+    def _check_removal(self, every: Known, listing: FileFinder, confirm: Callable[[str], bool]) -> None:
         """Refuse to take out all of a folder or more than half of the table, unless that is meant."""
         request, all_chunks = self.request, count_chunks(every)
         gone = self._gone(listing, {file.source for file in listing.files if file.size})
@@ -2219,7 +2199,7 @@ class IndexRun:
         if length and (model, length) != (table.model, table.length):
             table.add_column(vector_field(model, length))
 
-    def _index_files(self, table: ChunkTable | None, listing: Listing) -> None:
+    def _index_files(self, table: ChunkTable | None, listing: FileFinder) -> None:
         """Bring in every file that is new or changed, and take out those that are gone."""
         kept = set()
         for position, file in enumerate(listing.files):

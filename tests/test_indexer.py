@@ -454,7 +454,7 @@ def test_files_that_go_away_while_a_run_reads_are_named_and_keep_what_the_table_
     before = rows(tmp_path)
     find = lancelot_index.FileFinder.find
 
-    def find_and_lose(finder: lancelot_index.FileFinder) -> lancelot_index.Listing:
+    def find_and_lose(finder: lancelot_index.FileFinder) -> lancelot_index.FileFinder:
         listing = find(finder)
         files.rename(tmp_path / "elsewhere")
         files.mkdir()  # as where a disk was mounted
