@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 PAGES = (PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md")))
@@ -90,11 +92,30 @@ def common_settings() -> str:
     return settings_table(COMMON_SETTINGS)
 
 
+def parser_of(command: str) -> Any:
+    """The parser of a command, with its own options."""
+    return lancelot.build_parser(command)._subparsers._group_actions[0].choices[command]  # type: ignore[union-attr] # noqa: SLF001 - no public way
+
+
+def options(command: str) -> str:
+    """Every option of a command."""
+    rows = []
+    for action in parser_of(command)._actions[1:]:  # noqa: SLF001 - no public way
+        if action.help == argparse.SUPPRESS:
+            continue
+        name = ", ".join(action.option_strings) or action.metavar or action.dest
+        value = "" if action.nargs == 0 or not action.option_strings else f" {action.metavar or action.dest.upper()}"
+        rows.append((f"`{name}{value}`", (action.help or "").replace("%%", "%")))
+    return table((f"`{command}`", "meaning"), rows)
+
+
 def commands() -> str:
-    """Every command with its help."""
-    actions = lancelot.build_parser()._subparsers._group_actions[0]._choices_actions  # noqa: SLF001 - no public way
+    """Every command with its help, and the options of those that run no tool."""
     rows = [("none", "serve MCP on standard input and output: what a client starts")]
-    return table(("command", "what it does"), rows + [(f"`{action.dest}`", action.help or "") for action in actions])
+    rows += [(f"`{name}`", shown) for name, (_, shown) in lancelot.COMMANDS.items()]
+    own = [name for name, (run, _) in lancelot.COMMANDS.items() if run is not lancelot.command_tool]
+    tables = [options(name) for name in own if len(parser_of(name)._actions) > 1]  # noqa: SLF001 - no public way
+    return "\n\n".join([table(("command", "what it does"), rows), *tables])
 
 
 def place(client: lancelot_setup.Client) -> str:

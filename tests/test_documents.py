@@ -74,19 +74,3 @@ def test_client_snippets_are_what_init_writes_and_prints() -> None:
 
 def test_changelog_has_an_entry_for_this_version() -> None:
     assert f"## {lancelot.__version__}" in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-def test_the_pages_name_every_option_of_init_for_scripts() -> None:
-    for option in (
-        "--path",
-        "--api-key-stdin",
-        "--base-url",
-        "--yes",
-        "--model",
-        "--show",
-        "--client",
-        "--scope",
-        "--dry-run",
-        "--remove",
-    ):
-        assert option in ALL
