@@ -2428,19 +2428,9 @@ class Store:
 # A filter is an object of conditions by column. It becomes one LanceDB predicate here and nowhere else: names and texts
 # are quoted by `quote_name` and `quote_text`, other values by lancedb's own literals, so that no value changes the
 # meaning of a condition. NULL and NaN meet no condition but `exists: false`.
-COMPARISONS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "gt": (">", gt),
-    "gte": (">=", ge),
-    "lt": ("<", lt),
-    "lte": ("<=", le),
-}
-OPERATORS = ("eq", "ne", *COMPARISONS, "in", "contains", "exists")
-OPERATORS_OF = {
-    "text": OPERATORS,
-    "boolean": ("eq", "ne", "in", "exists"),
-    "list": ("contains", "exists"),
-    "other": ("exists",),
-}
+COMPARISONS: Mapping[str, tuple[str, Any]] = {"gt": (">", gt), "gte": (">=", ge), "lt": ("<", lt), "lte": ("<=", le)}
+OPERATORS = ("exists", "eq", "ne", "in", *COMPARISONS, "contains")
+ALLOWED = {"text": OPERATORS, "boolean": OPERATORS[:4], "list": ("exists", "contains"), "other": ("exists",)}
 """What each kind of column can be filtered by; those that are not named here by all but `contains`."""
 MAX_CONDITIONS = 200
 MAX_NAME = 4096
@@ -2448,13 +2438,9 @@ MAX_NAME = 4096
 MAX_FILTER = 500_000
 """Characters of a filter's JSON. The engine ends the process where it has to plan some ten thousand
 conditions, but takes a million values in one list."""
-STEPS_PER_SECOND: Mapping[str, int | Fraction] = {
-    "day": Fraction(1, 86_400),
-    "s": 1,
-    "ms": 10**3,
-    "us": 10**6,
-    "ns": 10**9,
-}
+STEPS: Mapping[str, int | Fraction] = {"day": Fraction(1, 86_400), "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+"""How many units of a type of times are a second."""
+DateReader = Callable[[Any], tuple[Any, ...]]
 LARGEST_FLOATS = {"halffloat": 65504.0, "float": 3.4028234663852886e38, "double": math.inf}
 
 
@@ -2469,16 +2455,8 @@ def _invalid_filter(cause: str) -> LancelotError:
 
 def _invalid_value(name: str, operator: str, operand: Any, allowed: str) -> LancelotError:
     shown = shorten(one_line(compact_json(json_safe(operand))), 80)
-    return LancelotError(
-        f"The filter compares {_shown_name(name)} ({operator}) with {shown}, which is not {allowed}.",
-        f"Give {allowed}.",
-    )
-
-
-def _is_nested(value: Any, depth: int) -> bool:
-    """Return whether objects and lists stand within each other deeper than this."""
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return depth < 0 or any(_is_nested(item, depth - 1) for item in inner)
+    cause = f"The filter compares {_shown_name(name)} ({operator}) with {shown}, which is not {allowed}."
+    return LancelotError(cause, f"Give {allowed}.")
 
 
 def parse_filter(value: Any) -> Mapping[str, Any] | None:
@@ -2504,61 +2482,37 @@ def _operands(name: str, condition: Any) -> dict[str, Any]:
     operands = {str(operator).removeprefix("$"): operand for operator, operand in condition.items()}
     unknown = [operator for operator in operands if operator not in OPERATORS]
     if unknown or not operands:
-        raise LancelotError(
-            f"The filter on {_shown_name(name)} has {f'the unknown operator {_shown_name(unknown[0])}' if unknown else 'no operator'}.",
-            f"The operators are {listed(OPERATORS)}.",
-        )
-    for operator, operand in operands.items():
-        if operator == "in" and not isinstance(operand, list):
-            raise _invalid_value(name, operator, operand, "a list of values")
-        if operator == "exists" and not isinstance(operand, bool):
-            raise _invalid_value(name, operator, operand, "true or false")
-        if operator == "contains" and isinstance(operand, str) and len(operand) > MAX_TERM:
-            raise _invalid_value(name, operator, operand, f"text of at most {MAX_TERM:,} characters")
+        what = f"the unknown operator {_shown_name(unknown[0])}" if unknown else "no operator"
+        raise LancelotError(f"The filter on {_shown_name(name)} has {what}.", f"The operators are {listed(OPERATORS)}.")
+    for operator, kind, allowed in (("in", list, "a list of values"), ("exists", bool, "true or false")):
+        if operator in operands and not isinstance(operands[operator], kind):
+            raise _invalid_value(name, operator, operands[operator], allowed)
+    if len(str(operands.get("contains", ""))) > MAX_TERM:
+        raise _invalid_value(name, "contains", operands["contains"], f"text of at most {MAX_TERM:,} characters")
     return operands
-
-
-def _columns_named(
-    name: str, fields: Iterable[tuple[str, pa.DataType]], path: tuple[str, ...] = ()
-) -> Iterator[tuple[Column, pa.DataType | None]]:
-    import pyarrow.types as kinds
-
-    for own, kind in fields:
-        here = (*path, own)
-        if name == own:
-            yield Column(here), kind
-        elif name.startswith(f"{own}."):
-            rest = name[len(own) + 1 :]
-            if kinds.is_struct(kind):
-                yield from _columns_named(rest, [(field.name, field.type) for field in kind], here)
-            elif _is_string(kind) or _is_json(kind):
-                yield Column(here, tuple(rest.split("."))), None
-
-
-def _names_for_filters(schema: pa.Schema) -> str:
-    """Every name that a filter may use, struct fields by their path."""
-    import pyarrow.types as kinds
-
-    names: list[str] = []
-    for field_ in schema:
-        if kinds.is_struct(field_.type):
-            names += [f"{field_.name}.{inner.name}" for inner in field_.type]
-        elif _is_json(field_.type) or (field_.name in METADATA_NAMES and _is_string(field_.type)):
-            names += [field_.name, f"{field_.name}.KEY of its JSON"]
-        elif not holds_vectors(field_.type) and "`" not in field_.name:
-            names.append(field_.name)
-    return listed(names, limit=60)
 
 
 def _column_named(schema: pa.Schema, name: str) -> tuple[Column, pa.DataType | None]:
     """The column of a dotted name, which may hold dots itself, and its type, which is None inside JSON."""
-    columns = _columns_named(name, ((field.name, field.type) for field in schema))
-    column, kind = next(columns, (None, None))
-    if column is None or len(name) > MAX_NAME or any("`" in part for part in column.path):
-        raise LancelotError(
-            f"The filter names no column: {_shown_name(name)}.", f"The columns are {_names_for_filters(schema)}."
-        )
-    return column, kind
+    import pyarrow.types as kinds
+
+    names: list[str] = []
+    fields: list[tuple[tuple[str, ...], Any]] = [((field.name,), field.type) for field in schema]
+    for path, kind in fields:  # to which the fields of structs are added
+        column = Column(path)
+        if "`" in column.name or len(name) > MAX_NAME:
+            continue
+        if name == column.name:
+            return column, kind
+        if name.startswith(f"{column.name}.") and (_is_string(kind) or _is_json(kind)):
+            return Column(path, tuple(name[len(column.name) + 1 :].split("."))), None
+        if kinds.is_struct(kind):
+            fields += [((*path, inner.name), inner.type) for inner in kind]
+        elif not holds_vectors(kind):
+            holds_json = _is_json(kind) or (column.name in METADATA_NAMES and _is_string(kind))
+            names += [column.name, f"{column.name}.KEY of its JSON"] if holds_json else [column.name]
+    there_are = f"The columns are {listed(names, limit=60)}."
+    raise LancelotError(f"The filter names no column: {_shown_name(name)}.", there_are)
 
 
 @functools.lru_cache(maxsize=64)
@@ -2633,42 +2587,30 @@ def _number(value: Any) -> Fraction:
     return Fraction(written)
 
 
-def _steps(seconds: Fraction, kind: Any) -> Fraction:
-    """Seconds in the unit of a type such as timestamp[us, tz=UTC]."""
-    return seconds * STEPS_PER_SECOND[re.findall(r"\w+", str(kind))[1]]
-
-
-def _duration(operand: Any) -> Fraction:
-    return _number(re.sub(r"^\s*PT|S\s*$", "", operand, flags=re.IGNORECASE) if isinstance(operand, str) else operand)
-
-
 VALUES: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "text": ("text", lambda operand, _: clean_surrogates(operand)),
     "boolean": ("true or false", lambda operand, _: {"true": True, "false": False}[json.dumps(operand)]),
     "integer": ("a number", lambda operand, _: _number(operand)),
     "floating": ("a number", lambda operand, _: float(_number(operand))),
     "decimal": ("a number", lambda operand, kind: _number(operand) * Fraction(10) ** kind.scale),
-    "date": ("a date such as 2024-05-31", lambda operand, kind: _steps(_seconds(operand, "UTC"), kind)),
-    "timestamp": (
-        "a time such as 2024-05-31T12:00:00+02:00; without an offset it is in the column's zone",
-        lambda operand, kind: _steps(_seconds(operand, kind.tz), kind),
-    ),
-    "time": (
-        "a time of day such as 09:30:00",
-        lambda operand, kind: _steps(_seconds(f"1970-01-01T{operand.strip()}Z", "UTC"), kind),
-    ),
-    "duration": ("seconds, or PT1.5S", lambda operand, kind: _steps(_duration(operand), kind)),
+    "date": ("a date such as 2024-05-31", lambda operand, _: _seconds(operand, None)),
+    "timestamp": ("a time such as 2024-05-31T12:00:00+02:00", lambda operand, kind: _seconds(operand, kind.tz)),
+    "time": ("a time of day such as 09:30:00", lambda operand, _: _seconds(f"1970-01-01T{operand.strip()}Z", None)),
+    "duration": ("seconds, or PT1.5S", lambda operand, _: _number(re.sub(r"(?i)^\s*PT|S\s*$", "", str(operand)))),
 }
-"""What each kind of column is compared with, and how an operand becomes that: exact types count their smallest steps, of
-which a value may have a fraction."""
+"""What each kind of column is compared with, and how an operand becomes that: times as seconds."""
 
 
 def _value(column: Column, kind: pa.DataType, operator: str, operand: Any) -> Any:
-    allowed, value_of = VALUES[_kind_name(kind)]
+    """The value of an operand for a type; exact types count their smallest steps, between which a value may lie."""
+    name = _kind_name(kind)
+    allowed, value_of = VALUES[name]
     try:
-        return value_of(operand, kind)
+        value = value_of(operand, kind)
     except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError) as error:
         raise _invalid_value(column.name, operator, operand, allowed) from error
+    is_time = name in ("date", "timestamp", "time", "duration")
+    return value * STEPS[re.findall(r"\w+", str(kind))[1]] if is_time else value  # as in timestamp[us, tz=UTC]
 
 
 def _literal(kind: Any, value: Any) -> str | None:
@@ -2681,31 +2623,19 @@ def _literal(kind: Any, value: Any) -> str | None:
         return quote_text(value)
     if name in ("boolean", "floating"):
         return lit(value).cast(kind).to_sql() if abs(value) <= LARGEST_FLOATS.get(str(kind), 1) else None
-    steps = value.numerator
-    is_number = name in ("integer", "decimal")
-    exact = decimal.Decimal(f"{steps}e{-kind.scale if name == 'decimal' else 0}")
-    try:
-        pa.scalar(exact if name == "decimal" else steps, kind if is_number else pa.int64())
-    except (OverflowError, pa.ArrowInvalid):
-        return None
     if value.denominator != 1:
         return None
-    if name == "integer" and abs(steps) < 2**63:
-        return str(steps)  # of which the engine reads a long list five times as fast
-    return lit(f"{exact:f}" if is_number else steps).cast(kind).to_sql()
-
-
-def _existence(column: Column, kind: pa.DataType, *, exists: bool) -> str:
-    missing = f"{column.sql} IS NULL" + (f" OR isnan({column.sql})" if _kind_name(kind) == "floating" else "")
-    return f"NOT ({missing})" if exists else missing
-
-
-def _equality(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
-    values = (_value(column, kind, operator, value) for value in (operand if operator == "in" else [operand]))
-    # One list, not one condition a value: the engine ends the process where it has to plan too many of them.
-    literals = dict.fromkeys(literal for value in values if (literal := _literal(kind, value)))
-    equal = f"{column.sql} IN ({', '.join(literals)})" if literals else "false"
-    return f"{_existence(column, kind, exists=True)} AND NOT ({equal})" if operator == "ne" else equal
+    number: Any = value.numerator if name != "decimal" else decimal.Decimal(f"{value.numerator}e{-kind.scale}")
+    stored = kind if name in ("integer", "decimal") else pa.int64()
+    try:
+        pa.scalar(number, stored)
+    except (OverflowError, pa.ArrowInvalid):
+        return None
+    if name == "integer" and abs(number) < 2**63:
+        return str(number)  # of which the engine reads a long list five times as fast
+    if stored == kind:  # as a text, since lancedb would write a long integer as a float
+        number = format(number, "f" if name == "decimal" else "d")
+    return lit(number).cast(kind).to_sql()
 
 
 def _comparison(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
@@ -2739,49 +2669,45 @@ def _count_of(text: str, column: Column) -> str:
 def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
     """One condition of a column as a predicate that is never true of NULL or NaN, unless it is `exists: false`."""
     name = _kind_name(kind)
-    allowed = OPERATORS_OF.get(name, [operator for operator in OPERATORS if operator != "contains"])
+    allowed = ALLOWED.get(name, OPERATORS[:-1])
     if operator not in allowed:
         hint = f", or by a key of its JSON, as in {column.name}.KEY" if _is_json(kind) else ""
         raise LancelotError(
             f"The column {_shown_name(column.name)} holds {_shown_name(str(kind))}, which cannot be filtered by {operator}.",
             f"It can be by {listed(allowed)}{hint}.",
         )
+    missing = f"{column.sql} IS NULL" + (f" OR isnan({column.sql})" if name == "floating" else "")
     if operator == "exists":
-        return _existence(column, kind, exists=operand)
-    if operator in ("eq", "ne", "in"):
-        return _equality(column, kind, operator, operand)
+        return f"NOT ({missing})" if operand else missing
     if operator in COMPARISONS:
         return _comparison(column, kind, operator, operand)
-    if name == "list":
-        element = cast("Any", kind).value_type
-        literal = _literal(element, _value(column, element, operator, operand))
-        return f"array_has({column.sql}, {literal})" if literal else "false"
-    # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
-    return f"{_count_of(_value(column, kind, operator, operand), column)} > 0"
+    if operator == "contains" and name == "text":
+        # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
+        return f"{_count_of(_value(column, kind, operator, operand), column)} > 0"
+    kind = cast("Any", kind).value_type if name == "list" else kind
+    values = (_value(column, kind, operator, value) for value in (operand if operator == "in" else [operand]))
+    # One list, not one condition a value: the engine ends the process where it has to plan too many of them.
+    literals = ", ".join(dict.fromkeys(literal for value in values if (literal := _literal(kind, value))))
+    equal = f"array_has({column.sql}, {literals})" if name == "list" else f"{column.sql} IN ({literals})"
+    equal = equal if literals else "false"
+    return f"NOT ({missing} OR {equal})" if operator == "ne" else equal
 
 
 def _refuse_inverted(name: str, operands: Mapping[str, Any], value_of: Callable[[Any], Any]) -> None:
     """A range whose lower end is above its upper one is a mistake of the caller, not an empty result."""
-    lows = [operands[operator] for operator in ("gt", "gte") if operator in operands]
-    highs = [operands[operator] for operator in ("lt", "lte") if operator in operands]
-    if any(value_of(low) > value_of(high) for low in lows for high in highs):
+    ranges = [
+        (operands[a], operands[b]) for a in ("gt", "gte") for b in ("lt", "lte") if a in operands and b in operands
+    ]
+    if any(value_of(low) > value_of(high) for low, high in ranges):
         raise LancelotError(
-            f"The filter on {_shown_name(name)} asks for a range that ends before it begins.",
-            f"Swap {shorten(str(lows[0]), 60)} and {shorten(str(highs[0]), 60)}.",
+            f"The filter on {_shown_name(name)} has a range that ends before it begins.", "Swap its ends."
         )
 
 
-def _is_there(value: Any) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
-
-
-def _json_type(value: Any) -> str:
-    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
-
-
 def _typed(value: Any) -> tuple[str, Any]:
-    """A JSON value so that it equals those of its own type alone: true is not 1."""
-    return _json_type(value), json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
+    """A JSON value after its type, so that it equals and is ordered among those of its own type alone: true is not 1."""
+    kind = "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+    return kind, json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
 def _is_text(value: Any) -> bool:
@@ -2793,34 +2719,36 @@ def _values(table: Any, column: Column) -> Iterator[tuple[Any, int]]:
     with engine_errors("read the metadata"):
         query = table.search().where(f"{column.sql} IS NOT NULL").select({"__value": column.sql}).with_row_id(True)
         for batch in query.to_batches(SCAN_BATCH):
-            values = map(column.inner_value, batch.column(0).to_pylist())
-            yield from zip(values, batch.column("_rowid").to_pylist(), strict=True)
+            for stored, number in zip(batch.column(0).to_pylist(), batch.column("_rowid").to_pylist(), strict=True):
+                value = column.inner_value(stored)
+                yield None if isinstance(value, float) and math.isnan(value) else value, number
 
 
-def _day_comes_first(table: Any, column: Column, operands: Mapping[str, Any]) -> bool | None:
-    """Return whether the dates in a column of text have the day before the month, or None if they are compared as text.
+def _date_of(value: Any, *, day_first: bool = False) -> tuple[Any, ...]:
+    return _date_numbers(value, day_first=day_first) if isinstance(value, str) else ()
+
+
+def _date_reader(table: Any, column: Column, operands: Mapping[str, Any]) -> DateReader | None:
+    """Return how the dates in a column of text are read, or None if it is compared as text.
 
     They are compared as dates where every text of the column reads as one. Where all read in both orders, the month comes
     first, as in the United States. LancelotError where an order is asked for that text cannot have.
     """
-    ends = [
-        end for operator, end in operands.items() if operator in COMPARISONS and isinstance(end, str) and end.strip()
-    ]
-    equal = [operands.get("eq"), operands.get("ne"), *operands.get("in", ())]
-    if not ends and not any(isinstance(value, str) and _date_numbers(value) for value in equal):
+    ends = [end for operator, end in operands.items() if operator in COMPARISONS and _is_text(end)]
+    if not ends and not any(map(_date_of, [operands.get("eq"), operands.get("ne"), *operands.get("in", ())])):
         return None
     orders: list[bool] = []
     for text in (value for value, _ in _values(table, column) if _is_text(value)):
-        orders = [order for order in orders or (False, True) if len(_date_numbers(text, day_first=order)) > 1]
+        orders = [order for order in orders or (False, True) if len(_date_of(text, day_first=order)) > 1]
         if not orders:
-            day = next((end for end in ends if len(_date_numbers(end) or _date_numbers(end, day_first=True)) > 1), None)
+            day = next((end for end in ends if len(_date_of(end) or _date_of(end, day_first=True)) > 1), None)
             if day is None:
                 return None
             raise LancelotError(
                 f'The column {_shown_name(column.name)} holds "{_shown_name(text)}", which is no date to compare with {_shown_name(day)}.',
                 "Filter it by eq, in or contains, or filter another column.",
             )
-    return orders[0] if orders else None
+    return functools.partial(_date_of, day_first=orders[0]) if orders else None
 
 
 def _contains(value: Any, operand: Any) -> bool:
@@ -2831,25 +2759,23 @@ def _contains(value: Any, operand: Any) -> bool:
     return isinstance(value, list) and _typed(operand) in map(_typed, value)
 
 
-def _value_test(
-    name: str, operator: str, operand: Any, date_of: Callable[[Any], tuple[Any, ...]] | None
-) -> Callable[[Any], bool]:
+def _value_test(name: str, operator: str, operand: Any, date_of: DateReader | None) -> Callable[[Any], bool]:
     """A test whether a value in JSON, or a text of dates, meets a condition; values of different types are never equal.
 
     Dates are compared as far as the one in the condition goes: a day is equal to its every hour.
     """
     if operator == "exists":
-        return lambda value: _is_there(value) == operand
+        return lambda value: (value is not None) == operand
     if operator == "contains":
         return functools.partial(_contains, operand=operand)
     if operator in COMPARISONS:
         compare = COMPARISONS[operator][1]
-        bound, kind = date_of(operand) if date_of else (), _json_type(operand)
+        bound, kind = date_of(operand) if date_of else (), _typed(operand)[0]
         if (date_of and not bound) or kind not in ("number", "str"):
             raise _invalid_value(name, operator, operand, VALUES["date"][0] if date_of else "a number or text")
         if date_of:
             return lambda value: bool(date := date_of(value)) and compare(date[: len(bound)], bound)
-        return lambda value: _is_there(value) and _json_type(value) == kind and compare(value, operand)
+        return lambda value: _typed(value)[0] == kind and compare(value, operand)
     operands = operand if operator == "in" else [operand]
     equals = set(map(_typed, operands))
     dates = [date for value in operands if date_of and (date := date_of(value))]
@@ -2857,25 +2783,16 @@ def _value_test(
     def equal(value: Any) -> bool:
         date = date_of(value) if date_of else ()
         same = _typed(value) in equals or any(date[: len(other)] == other for other in dates)
-        return _is_there(value) and same != (operator == "ne")
+        return value is not None and same != (operator == "ne")
 
     return equal
 
 
-def _value_predicate(table: Any, column: Column, operands: Mapping[str, Any], *, day_first: bool | None = None) -> str:
+def _value_predicate(table: Any, column: Column, operands: Mapping[str, Any], date_of: DateReader | None = None) -> str:
     """Conditions that the engine cannot tell, of values in JSON or of dates in text: the column is read for its rows."""
-
-    def date_of(value: Any) -> tuple[Any, ...]:
-        return _date_numbers(value, day_first=bool(day_first)) if isinstance(value, str) else ()
-
-    as_dates = None if day_first is None else date_of
-    tests = [_value_test(column.name, operator, operand, as_dates) for operator, operand in operands.items()]
-    bounds = {operator: operand for operator, operand in operands.items() if operator in COMPARISONS}
-    if as_dates:
-        shortest = min((len(date_of(bound)) for bound in bounds.values()), default=0)
-        _refuse_inverted(column.name, bounds, lambda end: date_of(end)[:shortest])
-    elif len({_json_type(bound) for bound in bounds.values()}) == 1:
-        _refuse_inverted(column.name, bounds, lambda end: end)
+    tests = [_value_test(column.name, operator, operand, date_of) for operator, operand in operands.items()]
+    shortest = min((len(date_of(operands[name])) for name in COMPARISONS if date_of and name in operands), default=0)
+    _refuse_inverted(column.name, operands, lambda end: date_of(end)[:shortest] if date_of else _typed(end))
     met: list[int] = []
     missed: list[int] = []
     for value, number in _values(table, column):
@@ -2889,25 +2806,34 @@ def _value_predicate(table: Any, column: Column, operands: Mapping[str, Any], *,
 
 def _column_predicate(table: Any, schema: pa.Schema, name: str, operands: Mapping[str, Any]) -> str:
     column, kind = _column_named(schema, name)
-    day_first = _day_comes_first(table, column, operands) if kind is None or _is_string(kind) else None
-    if kind is None or day_first is not None:
-        return _value_predicate(table, column, operands, day_first=day_first)
+    date_of = _date_reader(table, column, operands) if kind is None or _is_string(kind) else None
+    if kind is None or date_of:
+        return _value_predicate(table, column, operands, date_of)
     parts = [_condition(column, kind, operator, operand) for operator, operand in operands.items()]
     _refuse_inverted(name, operands, lambda end: _value(column, kind, "gte", end))
     return " AND ".join(f"({part})" for part in parts)
 
 
-def _combined(part: Any, predicate_of: Callable[[str, dict[str, Any]], str]) -> str:
-    """A filter as one predicate, made of that of each column and its operands."""
+def _members(part: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every name and value in the objects of a filter, nested ones too."""
+    if depth > 4 * MAX_DEPTH:
+        raise _invalid_filter("The filter is nested too deeply")
+    yield from part.items() if isinstance(part, Mapping) else ()
+    for inner in part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ():
+        yield from _members(inner, depth + 1)
+
+
+def _combined(table: Any, schema: pa.Schema, part: Any) -> str:
+    """A filter, or one of its alternatives, as a predicate."""
     if not isinstance(part, Mapping) or not part:
         raise _invalid_filter("A part of the filter is no object of conditions")
     joints = {"$or": " OR ", "$and": " AND "}
     parts: list[str] = []
     for name, condition in part.items():
         if name not in joints:
-            parts.append(predicate_of(name, _operands(name, condition)))
+            parts.append(_column_predicate(table, schema, name, _operands(name, condition)))
         elif isinstance(condition, list) and condition:
-            parts.append(joints[name].join(_combined(inner, predicate_of) for inner in condition))
+            parts.append(joints[name].join(_combined(table, schema, inner) for inner in condition))
         else:
             raise _invalid_filter(f"{name} does not hold a list of objects")
     return " AND ".join(f"({part})" for part in parts)
@@ -2921,20 +2847,12 @@ def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any]
     """
     if conditions is None:
         return None
-    if _is_nested(conditions, 4 * MAX_DEPTH):
-        raise _invalid_filter("The filter is nested too deeply")
-    columns: list[dict[str, Any]] = []
-
-    def collect(_name: str, operands: dict[str, Any]) -> str:
-        columns.append(operands)
-        return ""
-
-    _combined(conditions, collect)
-    if sum(map(len, columns)) > MAX_CONDITIONS:
+    members = list(_members(conditions))
+    if len(members) > MAX_CONDITIONS:
         raise _invalid_filter(f"The filter has more than {MAX_CONDITIONS} conditions")
-    if sum(len(str(operands.get("contains", ""))) for operands in columns) > MAX_TERM_CHARACTERS:
+    if sum(len(str(operand)) for name, operand in members if name.lstrip("$") == "contains") > MAX_TERM_CHARACTERS:
         raise _invalid_filter(f"The filter looks inside text for more than {MAX_TERM_CHARACTERS:,} characters")
-    return _combined(conditions, functools.partial(_column_predicate, table, schema))
+    return _combined(table, schema, conditions)
 
 
 # --- ranking rows
@@ -2993,14 +2911,12 @@ class Scope:
         """The rows of these numbers, whatever the filter; one that is gone is none of them."""
         return replace(self, where=f"_rowid IN ({', '.join(map(str, numbers))})")
 
-    def batches(self, columns: Sequence[str] | Mapping[str, str], *, most: int | None = None) -> Iterator[Any]:
+    def batches(self, columns: list[str] | dict[str, str], *, most: int | None = None) -> Iterator[Any]:
         """Columns or expressions of the rows in scope with `_rowid`, a record batch at a time, in row order."""
 
         def run(where: str | None) -> Any:
-            query = self.table.search().select(columns if isinstance(columns, dict) else list(columns))
-            query = query.where(where) if where else query
-            query = query if most is None else query.limit(most)
-            return query.with_row_id(True).to_batches(SCAN_BATCH)
+            query = self.table.search().select(columns).limit(most).with_row_id(True)
+            return (query.where(where) if where else query).to_batches(SCAN_BATCH)
 
         with engine_errors("read the rows"):
             try:
@@ -3022,9 +2938,8 @@ class Scope:
 
     def numbers(self, *, most: int | None = None) -> list[int]:
         """The numbers of the rows in scope, in row order."""
-        return [
-            number for batch in self.batches(["_rowid"], most=most) for number in batch.column("_rowid").to_pylist()
-        ]
+        batches = self.batches(["_rowid"], most=most)
+        return [number for batch in batches for number in batch.column("_rowid").to_pylist()]
 
 
 def fetch_rows(scope: Scope, numbers: Sequence[int]) -> list[Row]:
@@ -3050,22 +2965,9 @@ def _count_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[Any, An
     for batch in scope.batches({"__value": scope.text.sql}):
         values = map(scope.text.inner_value, batch.column(0).to_pylist())
         texts = [value if isinstance(value, str) else "" for value in values]
-        found = [
-            len(pattern.findall(whole_words(text, hyphen=hyphen))) for text in texts for pattern, hyphen in patterns
-        ]
+        found = [len(word.findall(whole_words(text, hyphen=hyphen))) for text in texts for word, hyphen in patterns]
         lengths = np.array([len(text) for text in texts], np.float64)
         yield np.array(found, np.int64).reshape(len(texts), len(patterns)), lengths, batch.column("_rowid").to_numpy()
-
-
-def _bm25(counts: Any, lengths: Any, rows: int, mean_length: float) -> Any:
-    """BM25 of each matching row: counts [matches, terms], lengths in characters, over `rows` texts."""
-    import numpy as np
-
-    frequencies = counts.astype(np.float64)
-    document_frequency = (frequencies > 0).sum(axis=0)
-    weight = np.log1p((rows - document_frequency + 0.5) / (document_frequency + 0.5))
-    saturation = BM25_K1 * (1 - BM25_B + BM25_B * lengths / max(mean_length, 1.0))
-    return (weight * frequencies * (BM25_K1 + 1) / (frequencies + saturation[:, None])).sum(axis=1)
 
 
 def rank_terms(scope: Scope, terms: Terms, *, by_share: bool) -> tuple[Ranking, tuple[str, ...]]:
@@ -3088,11 +2990,15 @@ def rank_terms(scope: Scope, terms: Terms, *, by_share: bool) -> tuple[Ranking, 
     counts, lengths, numbers = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     is_in = counts > 0
     shares = is_in[:, :counted].sum(axis=1) / max(1, counted)
-    relevance = _bm25(counts[:, :counted], lengths, rows, characters / max(1, rows))
+    frequencies = counts[:, :counted].astype(np.float64)
+    with_term = is_in[:, :counted].sum(axis=0)
+    weight = np.log1p((rows - with_term + 0.5) / (with_term + 0.5))
+    saturation = BM25_K1 * (1 - BM25_B + BM25_B * lengths / max(characters / max(1, rows), 1.0))
+    relevance = (weight * frequencies * (BM25_K1 + 1) / (frequencies + saturation[:, None])).sum(axis=1)
     keys = (-relevance, -is_in[:, counted:].sum(axis=1), -shares) if by_share else (-relevance,)
     order = np.lexsort((numbers, *keys))
     scores = shares if by_share else relevance
-    missing = tuple(itertools.compress(terms.counted, (counts[:, :counted] == 0).all(axis=0).tolist()))
+    missing = tuple(itertools.compress(terms.counted, (with_term == 0).tolist()))
     return Ranking(tuple(numbers[order].tolist()), tuple(scores[order].tolist()), len(order)), missing
 
 
@@ -3135,12 +3041,6 @@ def count_without_vector(scope: Scope, column: str, *, most: int) -> int:
     return len(missing) - len(rows_without_text(scope, missing[:SCAN_BATCH]))
 
 
-def rank_filtered(scope: Scope) -> Ranking:
-    """All rows in scope, in the order of the table: what a filter without a query asks for."""
-    numbers = scope.numbers()
-    return Ranking(tuple(numbers), (0.0,) * len(numbers), total=len(numbers))
-
-
 def _top_rows(query: Any, score: str, where: str | None, limit: int) -> list[tuple[float, int]]:
     """The first `limit` rows of a search of the engine with their scores; ties by row."""
     with engine_errors("search the vectors" if score == "_distance" else "search the full-text index"):
@@ -3160,9 +3060,9 @@ def _rank(scope: Scope, query: Callable[[], Any], score: str, depth: int) -> Ran
     while len(top) == limit and top[depth - 1][0] == top[-1][0] and limit < MOST_TIES:
         limit = min(limit * 4, MOST_TIES)
         top = _top_rows(query(), score, scope.where, limit)
-    scores, rows = tuple(value for value, _ in top[:depth]), tuple(number for _, number in top[:depth])
-    counts = score == "_score"
-    return Ranking(rows, scores, len(rows) if counts else None, capped=counts and len(top) > depth)
+    rows, scores = tuple(number for _, number in top[:depth]), tuple(value for value, _ in top[:depth])
+    is_counted = score == "_score"
+    return Ranking(rows, scores, len(rows) if is_counted else None, capped=is_counted and len(top) > depth)
 
 
 def _rank_with_text(scope: Scope, rank: Callable[[Scope], Ranking]) -> Ranking:
@@ -3195,12 +3095,10 @@ def vector_metric(scope: Scope, column: str) -> str:
 
 def rank_vector(scope: Scope, vector: Sequence[float], *, column: str) -> Ranking:
     """Rank rows with text by the distance of their vectors, up to VECTOR_DEPTH deep; ties by row."""
+    search = functools.partial(scope.table.search, list(vector), vector_column_name=column)
     metric = vector_metric(scope, column)
-
-    def query() -> Any:
-        return scope.table.search(list(vector), vector_column_name=column).distance_type(metric)
-
-    return _rank_with_text(scope, lambda scope: _rank(scope, query, "_distance", VECTOR_DEPTH))
+    rank = functools.partial(_rank, query=lambda: search().distance_type(metric), score="_distance", depth=VECTOR_DEPTH)
+    return _rank_with_text(scope, rank)
 
 
 # --- full-text search
@@ -3283,10 +3181,8 @@ def rank_full_text(scope: Scope, query: str, indexes: Sequence[Index]) -> Rankin
     """Rank rows by the BM25 of the table's full-text indexes, ties by row; the total is exact up to FTS_DEPTH."""
     weight = HEADING_WEIGHT if scope.layout.is_own else TITLE_WEIGHT
     clauses = _full_text_query(query, indexes, scope.text.name, other_weight=weight)
-
-    def rank(scope: Scope) -> Ranking:
-        return _rank(scope, lambda: scope.table.search(clauses, query_type="fts"), "_score", FTS_DEPTH)
-
+    search = functools.partial(scope.table.search, clauses, query_type="fts")
+    rank = functools.partial(_rank, query=search, score="_score", depth=FTS_DEPTH)
     # A match in the text column is a text; only another indexed column can match a row without one.
     of_text_alone = [index.columns for index in indexes] == [(scope.text.name,)]
     return rank(scope) if of_text_alone else _rank_with_text(scope, rank)
@@ -3327,11 +3223,8 @@ def fuse(*rankings: Ranking) -> Ranking:
 
 def first_value(row: Row, columns: Iterable[Column]) -> str:
     """The first of these columns' values that is not empty, as one line; "" where all are."""
-    for column in columns:
-        value = json_safe(column.value(row.values), text_limit=sys.maxsize)
-        if value is not None and (text := one_line(str(value))):
-            return text
-    return ""
+    values = (json_safe(column.value(row.values), text_limit=sys.maxsize) for column in columns)
+    return next((text for value in values if value is not None and (text := one_line(str(value)))), "")
 
 
 MAX_OPENINGS = 50_000
@@ -3382,9 +3275,8 @@ def source_rows(scope: Scope, number: int) -> list[int]:
     if row is None or column is None:
         return [number]
     value = column.value(row.values)
-    where = (
-        _value_predicate(scope.table, column, {"eq": value}) if column.keys else f"{column.sql} = {quote_text(value)}"
-    )
+    equal = f"{column.sql} = {quote_text(str(value))}"
+    where = _value_predicate(scope.table, column, {"eq": value}) if column.keys else equal
     source = first_value(row, layout.source)
 
     def place(row: Row) -> float:
@@ -4530,7 +4422,8 @@ class Searcher:
         """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""
         kind, query = request.search_type, reading.positive
         if not request.query.strip():
-            return rank_filtered(scope), "filter", []
+            numbers = tuple(scope.numbers())
+            return Ranking(numbers, (0.0,) * len(numbers), len(numbers)), "filter", []
         if kind == "fts":
             return self._rank_by_bm25(scope, query, terms)
         if kind == "text" or (kind == "auto" and not self.embedder.available):
