@@ -5381,8 +5381,9 @@ def status_lines(status: Status) -> str:
 
 CHECK_SECONDS = 5.0
 STATS_SECONDS = 5.0
+READ_SECONDS = 60.0
 MOST_LINES = 20
-"""Lines of one check; of a folder with more tables the worst are told."""
+"""Lines of one check; of a folder with more tables the worst are shown."""
 
 LARGE_TABLE = 100_000
 LOW_SPACE = 10**9
@@ -5398,27 +5399,19 @@ class Examination:
     seconds: float = CHECK_SECONDS
 
 
-def check_settings(status: Status) -> list[Check]:
-    """A line for each setting that was not understood or is not where it should be."""
+def check_settings(status: Status) -> Iterator[Check]:
+    """Yield a line for each setting that was not understood or is not where it should be, and each missing folder."""
     settings = status.settings
-    named = [setting.name for setting in SETTINGS if settings.is_set(setting.name)]
-    well = Check("settings", "ok", f"Set: {listed(named)}." if named else "None is set: the defaults hold.")
-    return [
-        Check("settings", "failed" if problem.kind == "invalid" else "warning", problem.cause, problem.remedy)
-        for problem in settings.problems
-    ] or [well]
-
-
-def check_index_roots(status: Status) -> list[Check]:
-    """A warning for each folder of LANCELOT_INDEX_ROOTS that is none."""
-    roots = status.settings.index_roots or ()
-    return [
-        Check(
-            "index roots", "warning", f"LANCELOT_INDEX_ROOTS names {root}, which is no folder.", "Correct or unset it."
-        )
-        for root in roots
-        if not Path(root).is_dir()
-    ]
+    for problem in settings.problems:
+        state: CheckStatus = "failed" if problem.kind == "invalid" else "warning"
+        yield Check("settings", state, problem.cause, problem.remedy)
+    if not settings.problems:
+        named = [setting.name for setting in SETTINGS if settings.is_set(setting.name)]
+        yield Check("settings", "ok", f"Set: {listed(named)}." if named else "None is set: the defaults hold.")
+    for root in settings.index_roots or ():
+        if not Path(root).is_dir():
+            message = f"LANCELOT_INDEX_ROOTS names {root}, which is no folder."
+            yield Check("index roots", "warning", message, "Correct or unset it.")
 
 
 def _folder_error(path: str | None) -> LancelotError | None:
@@ -5429,235 +5422,166 @@ def _folder_error(path: str | None) -> LancelotError | None:
     return None
 
 
-def _address_check(status: Status) -> Check:
-    """Whether the address was reached: the status tried to list its tables."""
-    path = shorten(shown_path(str(status.settings.path)), 150)  # the reason after it must not be cut off
-    if not status.error:
-        return Check("folder", "ok", path)
-    remedy = status.error.remedy or "Check the address and the network."
-    return Check("folder", "failed", f"{path}: {status.error.cause}", remedy)
+def check_database_folder(status: Status) -> Iterator[Check]:
+    """Yield whether folder or address can be read."""
+    path, error = str(status.settings.path), status.error
+    shown = shorten(shown_path(path), 150) if is_address(path) else path  # the reason after it must not be cut off
+    if at_fault := _folder_error(status.settings.path):
+        yield Check("folder", "failed", at_fault.cause, at_fault.remedy)
+    elif is_address(path) and error:
+        remedy = error.remedy or "Check the address and the network."
+        yield Check("folder", "failed", f"{shown}: {error.cause}", remedy)
+    elif not is_address(path) and not os.access(path, os.R_OK | os.X_OK):
+        yield Check("folder", "failed", f"{path} may not be read by this user.", "Give this user the right to read it.")
+    else:
+        yield Check("folder", "ok", shown)
+        if error and not processor_problem(processor_flags()):
+            yield Check("tables", "failed", error.cause, error.remedy or "Check the folder and its files.")
 
 
-def check_database_folder(status: Status) -> list[Check]:
-    """Whether the folder is there, is the one that holds the tables, and may be read."""
-    path = status.settings.path
-    error = _folder_error(path)
-    if error:
-        return [Check("folder", "failed", error.cause, error.remedy)]
-    if is_address(str(path)):
-        return [_address_check(status)]
-    if not os.access(str(path), os.R_OK | os.X_OK):
-        return [
-            Check("folder", "failed", f"{path} may not be read by this user.", "Give this user the right to read it.")
-        ]
-    return [Check("folder", "ok", str(path))]
-
-
-def _tables_there(status: Status) -> Check:
-    count = plural(len(status.tables), "table")
-    if not status.tables and not status.unreadable:
-        return Check(
-            "tables",
-            "warning",
-            "The folder holds no tables.",
-            "Check LANCEDB_PATH, or write a table first: tables are folders that end in .lance.",
-        )
-    default = f"; a call that names none gets {status.default_table}" if status.default_table else ""
-    return Check("tables", "ok", f"{count} can be read{default}.")
-
-
-def check_tables(status: Status) -> list[Check]:
-    """How many tables can be read, and each that cannot; nothing where folder or processor are already at fault."""
+def check_tables(status: Status) -> Iterator[Check]:
+    """Yield how many tables can be read, and each that cannot; what keeps all from being read is told of the folder."""
     if status.error:
-        path = status.settings.path
-        at_fault = is_address(str(path)) or _folder_error(path) or processor_problem(processor_flags())
-        remedy = status.error.remedy or "Check the folder or address and its files."
-        return [] if at_fault else [Check("tables", "failed", status.error.cause, remedy)]
+        return
+    if status.tables or status.unreadable:
+        default = f"; a call that names none gets {status.default_table}" if status.default_table else ""
+        yield Check("tables", "ok", f"{plural(len(status.tables), 'table')} can be read{default}.")
+    else:
+        remedy = "Check LANCEDB_PATH, or write a table first: tables are folders that end in .lance."
+        yield Check("tables", "warning", "The folder holds no tables.", remedy)
     restore = "Restore the table, or write it again."
     if is_address(str(status.settings.path)):
         restore = "Check the store and the network; restore the table only where both are well."
-    lines = [
-        Check("tables", "failed", f"{name}: {e.cause}", restore if e.kind in ("damaged", "missing") else e.remedy)
-        for name, e in status.unreadable.items()
-    ]
+    for name, error in status.unreadable.items():
+        remedy = restore if error.kind in ("damaged", "missing") else error.remedy
+        yield Check("tables", "failed", f"{name}: {error.cause}", remedy)
     if status.default_problem:
-        lines.append(Check("tables", "failed", status.default_problem, "Set LANCEDB_TABLE to a table that is there."))
-    return [_tables_there(status), *lines]
+        yield Check("tables", "failed", status.default_problem, "Set LANCEDB_TABLE to a table that is there.")
 
 
-def _named_columns(status: Status) -> list[Check]:
-    """Failed lines for columns that settings name and the default table does not have."""
-    settings = status.settings
-    layout = next((one for one in status.tables if one.table == status.default_table), None)
-    lines: list[Check] = []
-    if layout and settings.is_set("LANCEDB_TEXT_COLUMN"):
+def _default_layout(status: Status) -> TableLayout | None:
+    return next((layout for layout in status.tables if layout.table == status.default_table), None)
+
+
+def _index_again(layout: TableLayout, otherwise: str) -> str:
+    """Return how a table is mended: by our own `index`, or by what the program that writes it is to do."""
+    own = f"Run `{PROGRAM} index` on the same folder again."
+    return own if layout.is_own else f"Let the program that writes it {otherwise}."
+
+
+def check_columns(status: Status) -> Iterator[Check]:
+    """Yield which columns of each table are read as text and vectors, and what keeps a table from being searched."""
+    default, settings = _default_layout(status), status.settings
+    if default and settings.is_set("LANCEDB_TEXT_COLUMN"):
         try:
-            find_text_column(layout.schema, settings.text_column)
+            find_text_column(default.schema, settings.text_column)
         except LancelotError as error:
             remedy = f"Correct LANCEDB_TEXT_COLUMN, or unset it. {error.remedy}"
-            lines.append(Check("columns", "failed", f"{layout.table}: {error.cause}", remedy))
-    if layout and settings.is_set("LANCEDB_VECTOR_COLUMN") and settings.vector_column not in layout.vectors:
-        told = f"{layout.table}: {settings.vector_column} is no column of vectors."
-        remedy = f"Correct LANCEDB_VECTOR_COLUMN, or unset it. Columns of vectors are {listed(layout.vectors)}."
-        lines.append(Check("columns", "failed", told, remedy))
-    return lines
+            yield Check("columns", "failed", f"{default.table}: {error.cause}", remedy)
+    if default and settings.is_set("LANCEDB_VECTOR_COLUMN") and settings.vector_column not in default.vectors:
+        message = f"{default.table}: {settings.vector_column} is no column of vectors."
+        remedy = f"Correct LANCEDB_VECTOR_COLUMN, or unset it. Columns of vectors are {listed(default.vectors)}."
+        yield Check("columns", "failed", message, remedy)
+    for layout in status.tables:
+        note = status.table_note(layout)
+        if layout.text is None:
+            remedy = "Set LANCEDB_TEXT_COLUMN where one holds text; `lancelot status --json --verbose` lists them."
+            yield Check("columns", "warning", f"{layout.table}: {note}.", remedy)
+        elif note and layout.vectors and status.embeddings:
+            right = "EMBEDDING_MODEL to the model that made the table"
+            right = right if layout.vector else "LANCEDB_VECTOR_COLUMN to the column of that model's vectors"
+            yield Check("columns", "warning", f"{layout.table}: {note}.", f"Set {right}.")
+        else:
+            lengths = listed(f"{name} ({length})" for name, length in layout.vectors.items())
+            vectors = f"vectors in {lengths}" if layout.vectors else layout.vector_problem
+            yield Check("columns", "ok", f"{layout.table}: text in {layout.text.name}, {vectors}.")
+        if words := status.vectorless.get(layout.table):
+            message = f"{words[0].upper()}{words[1:]}, so only words find them."
+            yield Check("columns", "warning", message, _index_again(layout, "embed them again"))
 
 
-def _columns_of(status: Status, layout: TableLayout) -> Check:
-    note = status.table_note(layout)
-    if layout.text is None:
-        remedy = "Set LANCEDB_TEXT_COLUMN where one holds text; `lancelot status --json --verbose` lists them."
-        return Check("columns", "warning", f"{layout.table}: {note}.", remedy)
-    if note and layout.vectors and status.embeddings:
-        remedy = "Set EMBEDDING_MODEL to the model that made the table."
-        named = "Set LANCEDB_VECTOR_COLUMN to the column of that model's vectors."
-        return Check("columns", "warning", f"{layout.table}: {note}.", remedy if layout.vector else named)
-    held = listed(f"{name} ({length})" for name, length in layout.vectors.items())
-    vectors = f"vectors in {held}" if layout.vectors else layout.vector_problem
-    return Check("columns", "ok", f"{layout.table}: text in {layout.text.name}, {vectors}.")
+def check_indexes(status: Status) -> Iterator[Check]:
+    """Yield where indexes miss rows and large tables have none for their text, or that all is well."""
+    indexed = [layout for layout in status.tables if any(index.is_full_text for index in layout.indexes)]
+    lines = []
+    for layout in status.tables:
+        if missing := {index.name: index.uncovered for index in layout.indexes if index.uncovered}:
+            rows = f"{plural(max(missing.values()), 'row')} of {layout.rows:,}"
+            message = f"{layout.table}: up to {rows} are not covered by the indexes {listed(missing)}."
+            lines.append(Check("indexes", "warning", message, _index_again(layout, "call optimize()")))
+        if layout.text and layout not in indexed and layout.rows > LARGE_TABLE:
+            message = (
+                f"{layout.table} has {layout.rows:,} rows and no full-text index: searches by words read them all."
+            )
+            remedy = "Let the program that writes it make a full-text index of its text."
+            lines.append(Check("indexes", "warning", message, remedy))
+    if status.tables and not lines:
+        count = f"{len(indexed)} of {plural(len(status.tables), 'table')}"
+        yield Check("indexes", "ok", f"{count} have a full-text index, and no index misses a row.")
+    yield from lines
 
 
-def check_columns(status: Status) -> list[Check]:
-    """Which columns of each table are read as text and vectors, and what keeps a table from being searched."""
-    again = f"Run `{PROGRAM} index` on the same folder again."
-    missing = [
-        Check(
-            "columns",
-            "warning",
-            f"{words[0].upper()}{words[1:]}, so only words find them.",
-            again if layout.is_own else "Let the program that writes it embed them again.",
-        )
-        for layout in status.tables
-        if (words := status.vectorless.get(layout.table))
-    ]
-    return [*_named_columns(status), *(_columns_of(status, layout) for layout in status.tables), *missing]
-
-
-def _indexes_of(layout: TableLayout) -> list[Check]:
-    lines: list[Check] = []
-    missing = {index.name: index.uncovered for index in layout.indexes if index.uncovered}
-    if missing:
-        rows = f"{plural(max(missing.values()), 'row')} of {layout.rows:,}"
-        told = f"{layout.table}: up to {rows} are not covered by the indexes {listed(missing)}."
-        again = f"Run `{PROGRAM} index` on the same folder again."
-        remedy = again if layout.is_own else "Let the program that writes it call optimize()."
-        lines.append(Check("indexes", "warning", told, remedy))
-    indexed = any(index.is_full_text for index in layout.indexes)
-    if layout.text and not indexed and layout.rows > LARGE_TABLE:
-        told = f"{layout.table} has {layout.rows:,} rows and no full-text index: searches by words read them all."
-        remedy = "Let the program that writes it make a full-text index of its text."
-        lines.append(Check("indexes", "warning", told, remedy))
-    return lines
-
-
-def check_indexes(status: Status) -> list[Check]:
-    """Whether the indexes cover every row, and whether a table that is large has one for its text."""
-    indexed = sum(any(index.is_full_text for index in layout.indexes) for layout in status.tables)
-    told = f"{indexed} of {plural(len(status.tables), 'table')} have a full-text index, and no index misses a row."
-    lines = [line for layout in status.tables for line in _indexes_of(layout)]
-    return lines or ([Check("indexes", "ok", told)] if status.tables else [])
-
-
-def _open_to_others(path: Path) -> Check | None:
-    """A warning where others than its owner may read or write a file; None where not, or where there is no file."""
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        return None
-    if os.name == "nt" or not mode & 0o077:
-        return None
-    return Check("key", "warning", f"Others may use {path} (mode {mode:04o}).", f"Run: chmod 600 {path}")
-
-
-def check_key(status: Status) -> list[Check]:
-    """Where the key is, what could not be read, and whether the files that protect it are closed to others."""
-    settings, lookup = status.settings, status.key
-    host = host_of(settings.endpoint)
-    told = f"The key for {host} is from the {lookup.place}." if lookup.place else f"No key for {host} is there."
+def check_key(status: Status) -> Iterator[Check]:
+    """Yield where the key is, what could not be read, and which files that protect it others may use."""
+    settings, lookup, host = status.settings, status.key, host_of(status.settings.endpoint)
+    place = f"The key for {host} is from the {lookup.place}." if lookup.place else f"No key for {host} is there."
     neutral = (str(reason) for reason in lookup.reasons if reason not in lookup.unread)
-    files = (credentials_file(settings.config_dir), key_file(settings.config_dir))
-    return [
-        Check("key", "ok", " ".join([told, *neutral])),
-        *(Check("key", "warning", str(why), "Unlock or repair it, or set OPENAI_API_KEY.") for why in lookup.unread),
-        *filter(None, map(_open_to_others, files)),
-    ]
+    yield Check("key", "ok", " ".join([place, *neutral]))
+    for reason in lookup.unread:
+        yield Check("key", "warning", str(reason), "Unlock or repair it, or set OPENAI_API_KEY.")
+    for path in (credentials_file(settings.config_dir), key_file(settings.config_dir)) if os.name != "nt" else ():
+        with contextlib.suppress(OSError):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & 0o077:
+                yield Check("key", "warning", f"Others may use {path} (mode {mode:04o}).", f"Run: chmod 600 {path}")
 
 
 def _is_read_only(folder: Path) -> bool:
     return hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
 
-def _space_at(folder: Path, what: str) -> Check:
-    try:
-        free = shutil.disk_usage(folder).free
-        if free < LOW_SPACE and _is_read_only(folder):
-            return Check("disk space", "ok", f"The disk of {what} is read-only.")
-    except OSError as error:
-        told = f"The free space at {folder} cannot be asked for ({reason_of(error)})."
-        return Check("disk space", "warning", told, "Check the disk.")
-    told = f"{free / 10**9:.1f} GB free on the disk of {what}."
-    if free >= LOW_SPACE:
-        return Check("disk space", "ok", told)
-    return Check("disk space", "failed" if free < NO_SPACE else "warning", told, f"Free space at {folder}.")
-
-
-def _disk_of(folder: Path) -> int | None:
-    try:
-        return folder.stat().st_dev
-    except OSError:
-        return None
-
-
-def check_disk(status: Status) -> list[Check]:
-    """The free space where the database is, where the program was unpacked and where settings are kept: a line a disk."""
+def check_disk(status: Status) -> Iterator[Check]:
+    """Yield the least free space where the database is, where the program was unpacked and where settings are kept."""
     path, settings = status.settings.path, status.settings.config_dir
     folders = {"the program": Path(__file__).resolve().parent}
     if path is not None and not is_address(path) and not _folder_error(path):
-        folders = {"the database": Path(path), **folders}
+        folders["the database"] = Path(path)
     if NO_HOME not in settings.parents:
-        above = (settings, *settings.parents)
-        folders["the settings"] = next((one for one in above if os.path.isdir(one)), settings)  # noqa: PTH112 - never raises
-    disks: dict[int | None, list[str]] = {}
-    for what, folder in folders.items():
-        disks.setdefault(_disk_of(folder), []).append(what)
-    return [_space_at(folders[held[0]], listed(held)) for held in disks.values()]
-
-
-def check_processor(_status: Status) -> list[Check]:
-    """Whether LanceDB runs on this processor, as far as the system tells."""
-    flags = processor_flags()
-    problem = processor_problem(flags)
-    if problem:
-        return [Check("processor", "failed", problem.cause, problem.remedy)]
-    return [Check("processor", "ok", "It has AVX2." if flags else "Nothing is known against it.")]
-
-
-def _c_library() -> str:
+        folders["the settings"] = next(filter(os.path.isdir, (settings, *settings.parents)), settings)
     try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (AttributeError, OSError, ValueError):
-        return ""
+        spaces = [(shutil.disk_usage(at).free, what) for what, at in folders.items() if not _is_read_only(at)]
+    except OSError as error:
+        yield Check("disk space", "warning", f"The free space is not known ({reason_of(error)}).", "Check the disks.")
+        return
+    if not spaces:
+        yield Check("disk space", "ok", "Every disk is read-only.")
+        return
+    free, what = min(spaces)
+    state: CheckStatus = "failed" if free < NO_SPACE else "warning" if free < LOW_SPACE else "ok"
+    remedy = "" if state == "ok" else f"Free space at {folders[what]}."
+    yield Check("disk space", state, f"{free / 10**9:.1f} GB free on the disk of {what}.", remedy)
 
 
-def check_platform(_status: Status) -> list[Check]:
-    """The Python, the machine, the C library, and whether the program is the archive or a module."""
+def check_machine(_status: Status) -> Iterator[Check]:
+    """Yield the Python, the machine and the C library, and whether LanceDB runs on the processor, as far as is known."""
     kind = "archive" if zipfile.is_zipfile(sys.argv[0]) else "module"
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    parts = [f"Lancelot {__version__} as {kind}", python, f"{platform.system()} {platform.machine()}", _c_library()]
-    return [Check("platform", "ok", f"{', '.join(filter(None, parts))}.")]
+    library = " ".join(platform.libc_ver()).strip()
+    parts = [f"Lancelot {__version__} as {kind}", python, f"{platform.system()} {platform.machine()}", library]
+    yield Check("platform", "ok", f"{', '.join(filter(None, parts))}.")
+    flags = processor_flags()
+    if problem := processor_problem(flags):
+        yield Check("processor", "failed", problem.cause, problem.remedy)
+    else:
+        yield Check("processor", "ok", "It has AVX2." if flags else "Nothing is known against it.")
 
 
-MACHINE_CHECKS = (
-    Examination("platform", check_platform),
-    Examination("processor", check_processor),
-    Examination("disk space", check_disk),
-)
+MACHINE_CHECKS = (Examination("machine", check_machine), Examination("disk space", check_disk))
 """What `init` looks at before it asks anything."""
 
 CHECKS = (
     *MACHINE_CHECKS,
     Examination("settings", check_settings),
-    Examination("index roots", check_index_roots),
     Examination("folder", check_database_folder),
     Examination("tables", check_tables),
     Examination("columns", check_columns),
@@ -5666,87 +5590,61 @@ CHECKS = (
 )
 
 
-def _lines_of(examination: Examination, status: Status) -> list[Check]:
-    """What a check says; a failed line where it takes too long or fails itself. This is the edge around a check."""
-    name, limit = examination.name, examination.seconds
+def _outcome(call: Callable[[], T], what: str, seconds: float) -> T | LancelotError:
+    """Return what a call returns, or why it returned nothing in time. This is the edge around checks: it never raises."""
     try:
-        return bounded(lambda: list(examination.run(status)), seconds=limit, name=f"the check {name}")
+        return bounded(call, seconds=seconds, name=what)
     except TimeoutError:
-        return [Check(name, "failed", f"This took longer than {limit:g} s.", "See whether disk and servers answer.")]
+        return LancelotError(f"{what} took longer than {seconds:g} s.", "See whether disk and servers answer.")
     except LancelotError as error:
-        return [Check(name, "failed", error.cause, error.remedy)]
+        return error
     except Exception:
-        logger.exception("the check %s failed: this is a defect of Lancelot", name)
-        told = "This check failed by a defect of Lancelot."
-        return [Check(name, "failed", told, "The log on standard error says more.")]
+        logger.exception("%s failed: this is a bug of Lancelot", what)
+        return LancelotError(f"{what} failed by a bug of Lancelot.", "The log on standard error says more.")
 
 
-def _worst(lines: list[Check]) -> list[Check]:
-    """At most MOST_LINES of a check's lines, the worst first, and how many are left out."""
-    if len(lines) <= MOST_LINES:
-        return lines
-    ranks: tuple[CheckStatus, ...] = ("failed", "warning", "ok")
-    ranked = sorted(lines, key=lambda line: ranks.index(line.status))
-    rest = ranked[MOST_LINES:]
-    return [*ranked[:MOST_LINES], replace(rest[0], message=f"{plural(len(rest), 'more line')} are left out.")]
-
-
-def _cleaned(text: str) -> str:
-    return shorten(one_line(without_password(text)), 400)
+def _lines_of(examination: Examination, status: Status) -> list[Check]:
+    """Return at most MOST_LINES of what a check says, the worst ones, and how many are left out."""
+    name = examination.name
+    lines = _outcome(lambda: list(examination.run(status)), f"The check of {name}", examination.seconds)
+    if isinstance(lines, LancelotError):
+        return [Check(name, "failed", lines.cause, lines.remedy)]
+    if len(lines) > MOST_LINES:
+        lines.sort(key=lambda line: ("failed", "warning", "ok").index(line.status))
+        rest = len(lines) - MOST_LINES
+        lines[MOST_LINES:] = [replace(lines[MOST_LINES], message=f"{plural(rest, 'more line')} are left out.")]
+    return lines
 
 
 def examine(status: Status, examinations: Iterable[Examination]) -> Iterator[Check]:
-    """The lines of each check as they come, cleaned for a reader. It never raises."""
+    """Yield the lines of each check as they come, cleaned for a reader. It never raises."""
     for examination in examinations:
-        for line in _worst(_lines_of(examination, status)):
-            yield replace(line, message=_cleaned(line.message), remedy=_cleaned(line.remedy))
+        for line in _lines_of(examination, status):
+            message, remedy = (shorten(one_line(without_password(text)), 400) for text in (line.message, line.remedy))
+            yield replace(line, message=message, remedy=remedy)
 
 
 def unread_status(settings: Settings, *, error: LancelotError | None = None) -> Status:
-    """A status before anything was looked at."""
-    return Status(
-        settings=settings,
-        key=KeyLookup(None),
-        embeddings=False,
-        why_no_embeddings="",
-        error=error,
-        tables=(),
-        unreadable={},
-        default_table=None,
-    )
+    """Return a status before anything was looked at."""
+    return Status(settings, KeyLookup(None), embeddings=False, why_no_embeddings="", error=error)
 
 
 def read_status(searcher: Searcher) -> Status:
-    """The status without statistics and checks; where reading it fails by a defect, one that says so."""
-    try:
-        return searcher.status()
-    except Exception:
-        logger.exception("reading the folder failed: this is a defect of Lancelot")
-    told = "The folder could not be read, by a defect of Lancelot."
-    return unread_status(searcher.settings, error=LancelotError(told, "The log on standard error says more."))
-
-
-def _read_stats(searcher: Searcher, status: Status) -> Stats | None:
-    """What the default table holds; None where there is none that can be read. This is an edge as around a check."""
-    layout = next((one for one in status.tables if one.table == status.default_table), None)
-    if layout is None:
-        return None
-    try:
-        return bounded(lambda: searcher.stats(layout.table), seconds=STATS_SECONDS, name="counting the sources")
-    except TimeoutError:
-        return Stats(layout.table, layout.rows, left_out=f"Counting took longer than {STATS_SECONDS:g} s.")
-    except LancelotError as error:
-        return Stats(layout.table, layout.rows, left_out=error.cause)
-    except Exception:
-        logger.exception("counting the sources failed: this is a defect of Lancelot")
-        return Stats(layout.table, layout.rows, left_out="Counting failed by a defect of Lancelot.")
+    """Return the status without statistics and checks; if a bug keeps it from being read, one that says so."""
+    status = _outcome(searcher.status, "Reading the folder", READ_SECONDS)
+    return unread_status(searcher.settings, error=status) if isinstance(status, LancelotError) else status
 
 
 def examined_status(searcher: Searcher) -> Status:
-    """The status with the statistics of the default table and the lines of every check."""
+    """Return the status with the statistics of the default table and the lines of every check."""
     status = read_status(searcher)
-    checks = examine(status, CHECKS)
-    return replace(status, stats=_read_stats(searcher, status), checks=tuple(checks))
+    stats: Stats | None = None
+    if layout := _default_layout(status):
+        counted = _outcome(lambda: searcher.stats(layout.table), "Counting the sources", STATS_SECONDS)
+        if isinstance(counted, LancelotError):
+            counted = Stats(layout.table, layout.rows, left_out=counted.cause)
+        stats = counted
+    return replace(status, stats=stats, checks=tuple(examine(status, CHECKS)))
 
 
 # ======================================================================================================================

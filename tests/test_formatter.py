@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -459,7 +460,7 @@ def without_this_machine(text: str, machine: Path) -> str:
 def test_a_status_reads_as_before(
     make_settings: Callable[..., lancelot.Settings], machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lancelot, "_disk_of", lambda _folder: 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=10**10))
     folder = machine / "databases"
     folder.symlink_to(DATABASES)
     made = make_settings(
