@@ -558,31 +558,18 @@ def join(packed: Path, contents: Mapping[str, bytes], target: Path) -> None:
         temporary.chmod(0o755)
 
 
-SET_UP = """\
-@echo off
-rem Sets Lancelot up, with the Python that the archive beside this file is for.
-setlocal
-set "ARCHIVE=%~dp0{archive}"
-py -{python} --version >nul 2>nul
-if errorlevel 1 goto other
-py -{python} "%ARCHIVE%" init %*
-goto end
-:other
-python "%ARCHIVE%" init %*
-:end
-set "RESULT=%errorlevel%"
-pause
-exit /b %RESULT%
-"""
-
-
 def write_set_up(archive: Path, python: str) -> None:
     """Put a file beside an archive for Windows to double-click: the archive itself would start a server in a window.
 
     Windows' launcher starts the newest Python there is; this asks it for the right one.
     """
-    text = SET_UP.format(archive=archive.name, python=python)
-    archive.with_suffix(".cmd").write_bytes(text.replace("\n", "\r\n").encode("ascii"))
+    lines = (
+        "@echo off",
+        f"py -{python} --version >nul 2>nul && (set RUN=py -{python}) || (set RUN=python)",
+        f'%RUN% "%~dp0{archive.name}" init %*',
+        "pause",
+    )
+    archive.with_suffix(".cmd").write_bytes("".join(f"{line}\r\n" for line in lines).encode("ascii"))
 
 
 # ---------------------------------------------------------------------------------------------- Papers
@@ -658,16 +645,14 @@ def licence_files(metadata: Path, name: str, licence: str) -> dict[str, Path]:
     return own | found
 
 
-def licence_entries(stated: str) -> list[dict[str, object]]:
-    """A licence as a bill of materials has it: one of SPDX's list, an expression of several, or a name."""
+def licence_entry(stated: str) -> dict[str, object]:
+    """A licence as a bill of materials has it: an expression of SPDX's names, or a name."""
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression  # noqa: PLC0415
 
     try:
-        expression = canonicalize_license_expression(stated)
+        return {"expression": canonicalize_license_expression(stated)}
     except InvalidLicenseExpression:
-        return [{"license": {"name": stated}}]
-    single = re.fullmatch(r"(?!LicenseRef-)[A-Za-z0-9.-]+", expression)
-    return [{"license": {"id": expression}}] if single else [{"expression": expression}]
+        return {"license": {"name": stated}}
 
 
 def read_part(entry: Component) -> Component:
@@ -729,7 +714,7 @@ def bill_of_materials(packages: Sequence[Package], archive: Path, target: Target
             "purl": package.purl,
             "name": package.name,
             "version": package.version,
-            "licenses": licence_entries(package.licence),
+            "licenses": [licence_entry(package.licence)],
         }
         for package in packages
     ]
