@@ -67,6 +67,7 @@ from lancelot import (
     Vector,
     __version__,
     agrees,
+    bounded,
     check_data_is_inside,
     clean_surrogates,
     compact_json,
@@ -1199,10 +1200,7 @@ EXTRACT_VARIABLES = (
 
 @dataclass(frozen=True)
 class Extraction:
-    """What a file gave: its chunks and the hash of its bytes, or why it `failed`, or why it is `ignored`.
-
-    `missing` says what of it is not among the chunks.
-    """
+    """What a file gave: its chunks, the hash of its bytes and what is `missing`; or why it `failed`, or is `ignored`."""
 
     chunks: tuple[Chunk, ...] = ()
     hash: str = ""
@@ -1290,9 +1288,8 @@ def extract_files(reader: Iterable[bytes], writer: BinaryIO) -> None:
 class Extractor(contextlib.AbstractContextManager["Extractor"]):
     """Reads files in a child process, so that a hostile one costs no more than its own chunks.
 
-    `command` starts the child, which gets EXTRACT_VARIABLES alone of `environ`. It is started with the first file, ended
-    when a file takes longer than `seconds`, and started again for the next one. It is one file at a time: a second thread
-    needs an Extractor of its own.
+    `command` starts the child with the first file; it gets EXTRACT_VARIABLES alone of `environ`, is ended when a file takes
+    longer than `seconds`, and started again for the next one. A second thread needs an Extractor of its own.
     """
 
     command: Sequence[str]
@@ -1308,7 +1305,7 @@ class Extractor(contextlib.AbstractContextManager["Extractor"]):
                 child.kill()
 
     def extract(self, path: str | os.PathLike[str]) -> Extraction:
-        """What the file gives; a failure of the child is one of the file."""
+        """What a file gives; a failure of the child is one of the file."""
         import subprocess
 
         self.child = self.child or subprocess.Popen(  # noqa: S603 - our own command, and paths go through its input
@@ -1318,24 +1315,24 @@ class Extractor(contextlib.AbstractContextManager["Extractor"]):
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        child, started, answer = self.child, time.monotonic(), b""
-        timer = threading.Timer(self.seconds, child.kill)
-        timer.daemon = True
-        timer.start()
-        with contextlib.suppress(OSError):
-            child.stdin.write(json.dumps(os.fspath(path)).encode() + b"\n")
-            child.stdin.flush()
-            answer = child.stdout.readline()
-        timer.cancel()
-        if answer.endswith(b"\n"):
-            fields = json.loads(answer)
-            return Extraction(tuple(Chunk(**chunk) for chunk in fields.pop("chunks", ())), **fields)
-        late = time.monotonic() - started >= self.seconds
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=10)
+        child = self.child
+
+        def exchange() -> Any:
+            with contextlib.suppress(OSError):  # a child that is gone leaves nothing to read
+                child.stdin.write(json.dumps(os.fspath(path)).encode() + b"\n")
+                child.stdin.flush()
+            return child.stdout.readline()
+
+        try:
+            answer = bounded(exchange, seconds=self.seconds, name="the reading of a file")
+            if answer.endswith(b"\n"):
+                fields = json.loads(answer)
+                return Extraction(tuple(Chunk(**chunk) for chunk in fields.pop("chunks", ())), **fields)
+            code = child.wait(timeout=10)
+            reason = f"ended the process that read it ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+        except (TimeoutError, subprocess.TimeoutExpired):
+            reason = f"takes longer than {self.seconds:g} s to read"
         self.__exit__()
-        how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
-        reason = f"takes longer than {self.seconds:g} s to read" if late else f"ended the process that read it ({how})"
         return Extraction(failed=reason)
 
 
@@ -1565,7 +1562,10 @@ class FileFinder:
     def _look_at(
         self, entry: os.DirEntry[str], relative: str, patterns: tuple[Pattern, ...], *, included: bool
     ) -> None:
-        """Sort in an entry of a folder, which is at a `relative` path from the top, and is `included` itself or not."""
+        """Note a file, a folder to go into, or why an entry is left out, if it is not beside the way to the root.
+
+        `relative` is the path of its folder from the top, and `included` says whether `include` is about that folder.
+        """
         name = f"{relative}{entry.name}/"
         path = self._top / name
         if self.stop.is_set() or not (name.startswith(self._way) or self._way.startswith(name)):
