@@ -177,22 +177,19 @@ def without_base64(text: str) -> str:
 
 
 class HeadingPath:
-    """The headings that are open at a place of a document, outermost first."""
+    """The headings that are open at a place of a document; their `title` is one line, of which a long one keeps its end."""
 
     def __init__(self) -> None:
+        self.title = ""
         self._open: list[tuple[int, str]] = []
 
     def enter(self, level: int, title: str) -> str:
-        """The path that holds from this heading on."""
-        self._open = [(outer, name) for outer, name in self._open if outer < level]
+        """Open a heading in place of those of its level and below; return the title that holds from here on."""
+        self._open = [heading for heading in self._open if heading[0] < level]
         self._open.append((level, shorten(one_line(without_base64(title)), MAX_TITLE // 3)))
-        return self.title
-
-    @property
-    def title(self) -> str:
-        """The path as one line; a long one keeps its end, which says most."""
         path = " > ".join(title for _, title in self._open if title)
-        return path if len(path) <= MAX_TITLE else "…" + path[1 - MAX_TITLE :]
+        self.title = path if len(path) <= MAX_TITLE else "…" + path[1 - MAX_TITLE :]
+        return self.title
 
 
 _TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
@@ -275,24 +272,6 @@ _CONTROL_BYTES = bytes({*range(7), *range(14, 27), *range(28, 32)})
 _SAMPLE = 32_768
 
 
-def _refuse_binary(content: bytes, unusual: bytes) -> None:
-    """Raise IgnoredError if there are more than a few of the bytes that no text holds."""
-    count = len(content) - len(content.translate(None, delete=unusual))
-    if count > min(max(len(content) // 20, 1), 4 + len(content) // 2000):
-        raise IgnoredError("binary")
-
-
-def _telling_lines(content: bytes) -> bytes:
-    """The first lines that leave ASCII, since what does not would hide what encoding the others have."""
-    first = re.search(rb"[\x80-\xff]", content)
-    at = first.start() if first else 0
-    start = max(content.rfind(b"\n", 0, at) + 1, at - _SAMPLE // 8)
-    lines = [line for line in content[start : start + _SAMPLE * 8].split(b"\n") if not line.isascii()]
-    sample = b"\n".join(lines)[:_SAMPLE]
-    whole = sample.rfind(b"\n", _SAMPLE // 2)
-    return sample[:whole] if len(sample) == _SAMPLE and whole >= 0 else sample  # no character is cut in two
-
-
 def _guess_encoding(content: bytes) -> tuple[str, bool]:
     """The code page of bytes that are neither UTF-8 nor declared, and whether that is sure.
 
@@ -301,7 +280,16 @@ def _guess_encoding(content: bytes) -> tuple[str, bool]:
     """
     from chardet import detect_all
 
-    sample = _telling_lines(content).translate(None, delete=_CONTROL_BYTES)  # they would make it binary
+    plain = content.translate(None, delete=_CONTROL_BYTES)  # which would make it binary for chardet
+    if len(content) - len(plain) > min(max(len(content) // 20, 1), 4 + len(content) // 2000):
+        raise IgnoredError("binary")
+    # The lines that leave ASCII tell; the others would hide what encoding these have.
+    first = re.search(rb"[\x80-\xff]", plain)
+    at = first.start() if first else 0
+    start = max(plain.rfind(b"\n", 0, at) + 1, at - _SAMPLE // 8)
+    sample = b"\n".join(line for line in plain[start : start + _SAMPLE * 8].split(b"\n") if not line.isascii())
+    if len(sample) > _SAMPLE:
+        sample = sample[: max(sample.rfind(b"\n", _SAMPLE // 2, _SAMPLE), 0) or _SAMPLE]  # no character is cut in two
     runs = re.findall(rb"[\x80-\xff]+", sample)
     is_latin = sum(len(run) == 1 for run in runs) * 2 >= sum(map(len, runs))
     pages = _LATIN_PAGES if is_latin else _CODE_PAGES
@@ -317,35 +305,32 @@ def _guess_encoding(content: bytes) -> tuple[str, bool]:
     return best, likely.get(best, 0) >= SURE
 
 
-def _any_text(content: bytes) -> tuple[str, str]:
-    """UTF-8, also with a few broken places; else what is marked or declared, else the code page that fits."""
-    from chardet import detect
-
-    has_form = b"\0" in content or b"\x1b$" in content  # of UTF-16 and ISO-2022, which UTF-8 would take too
-    with contextlib.suppress(UnicodeDecodeError):
-        if not has_form:
-            return content.decode("utf-8-sig"), ""
-    form = detect(content, max_bytes=_SAMPLE)
-    encoding = (form["encoding"] or "").lower()
-    if form["confidence"] >= CERTAIN and encoding not in ("", "ascii", "utf-8"):
-        return content.decode(_SUPERSETS.get(encoding, encoding), "replace"), ""
-    text = content.decode("utf-8", "replace")
-    if text.count("\ufffd") * 5 <= len(re.findall(r"[^\x00-\x7f\ufffd]+", text)):
-        return text, ""
-    _refuse_binary(content, _CONTROL_BYTES)
-    guess, is_sure = _guess_encoding(content)
-    return content.decode(guess, "replace"), "" if is_sure else guess
-
-
 def decode_text(content: bytes) -> tuple[str, str]:
     """The text of bytes in whatever encoding, with line feeds alone, and that encoding where it is an unsure guess, else "".
 
+    It is UTF-8, also with a few broken places; else what is marked or declared, else the code page that fits.
     IgnoredError is raised where they are no text.
     """
-    text, guess = _any_text(content)
-    if "\0" in text:
-        _refuse_binary(text.encode("utf-8", "replace"), b"\0")
-    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", " "), guess
+    from chardet import detect
+
+    guess, is_broken = "", False
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("utf-8-sig", "replace")
+        is_broken = text.count("\ufffd") * 5 > len(re.findall(r"[^\x00-\x7f\ufffd]+", text))
+    if is_broken or b"\0" in content or b"\x1b$" in content:  # as UTF-16 and ISO-2022, which can be UTF-8 too
+        form = detect(content, max_bytes=_SAMPLE)
+        encoding = (form["encoding"] or "").lower()
+        if not encoding:
+            raise IgnoredError("binary")
+        if form["confidence"] >= CERTAIN and encoding not in ("ascii", "utf-8"):
+            text = content.decode(_SUPERSETS.get(encoding, encoding), "replace")
+        elif is_broken:
+            guess, is_sure = _guess_encoding(content)
+            text = content.decode(guess, "replace")
+            guess = "" if is_sure else guess
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", " "), guess
 
 
 # --- headings: Markdown and reStructuredText
@@ -399,33 +384,25 @@ def cut_at_headings(
     yield Section(text[start:], title, line)
 
 
-def markdown_headings(text: str, start: int) -> Iterator[tuple[re.Match[str], int, str]]:
-    """The headings of both kinds, outside of fenced code and HTML."""
+def markdown_sections(text: str, *, start: int = 0, path: HeadingPath | None = None) -> Iterator[Section]:
+    """Markdown by its headings of both kinds outside of code and HTML, and its tables; those before `start` are none."""
 
     def hide(block: re.Match[str]) -> str:
         return "\n".join("<" * len(line) for line in block[0].split("\n"))
 
+    headings = []
     for heading in _MARKDOWN_HEADING.finditer(" " * start + _VERBATIM.sub(hide, text[start:])):
         marks, words, underlined, rule = heading.groups()
         level = len(marks) if marks else 1 if "=" in rule else 2
-        yield heading, level, _NOT_SEEN.sub(r"\1", without_base64(words or underlined or "")[:1000])
-
-
-def _tables_apart(section: Section) -> Iterator[Section]:
-    """A part of Markdown in parts of which each is a table with its header, or holds none."""
-    text, line = section.text, section.line
-    cuts = [cut for table in _TABLE.finditer(text) for cut in (table.start(), table.end() + 1)]
-    for number, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(text) + 1])):
-        header = shorten(one_line(text[start : text.find("\n", start)]), MAX_HEADER) if number % 2 else ""
-        if start < end:
-            yield replace(section, text=text[start : end - 1], line=line, header=header)
-        line += text.count("\n", start, end)
-
-
-def markdown_sections(text: str, *, start: int = 0, path: HeadingPath | None = None) -> Iterator[Section]:
-    """Markdown by its headings, the first of which is not before `start`, and by its tables."""
-    for section in cut_at_headings(text, markdown_headings(text, start), path=path):
-        yield from _tables_apart(section)
+        headings.append((heading, level, _NOT_SEEN.sub(r"\1", without_base64(words or underlined or "")[:1000])))
+    for section in cut_at_headings(text, headings, path=path):
+        part, line = section.text, section.line
+        cuts = [cut for table in _TABLE.finditer(part) for cut in (table.start(), table.end() + 1)]
+        for number, (first, last) in enumerate(itertools.pairwise([0, *cuts, len(part) + 1])):
+            header = shorten(one_line(part[first : part.find("\n", first)]), MAX_HEADER) if number % 2 else ""
+            if first < last:
+                yield replace(section, text=part[first : last - 1], line=line, header=header)
+            line += part.count("\n", first, last)
 
 
 def markdown_document(text: str) -> Document:
@@ -470,8 +447,7 @@ _DEFINITION = re.compile(
     (?:(?!.*;\s*$)(?:
         (?:class|interface|struct|enum(?:\s+class)?|trait|impl(?:<[^>]*>)?|namespace|module|object|record|protocol|extension
           |defmodule|package|union|mod)\s+(?:[A-Z]+_[A-Z_]+\s+(?=\w))?(?P<outer>[A-Za-z_$][\w$.:]*)
-        |type\s+(?P<go>\w+)\s+(?:struct|interface)\b
-        |func\s+\(\s*(?:\w+\s+)?\*?(\w+)[^)]*\)\s*(\w+)
+        |type\s+(?P<go>\w+)\s+(?:struct|interface)\b|func\s+\(\s*(?:\w+\s+)?\*?(\w+)[^)]*\)\s*(\w+)
         |(?:function\b[\s*&]*|(?:func|fun(?:\s+<[^>]*>)?|fn|defp?|sub|proc|macro_rules!|type)\s+)([\w$.:]+[?!]?))
     |(?i:create\s+(?:\w+\s+){{0,4}}?(?:table|view|function|procedure|index|trigger|type|schema|sequence)\s+
         (?:if\s+not\s+exists\s+)?["`\[]?([\w.]+))
@@ -479,12 +455,12 @@ _DEFINITION = re.compile(
     |(?!(?:return|if|else|elif|elsif|for|foreach|while|switch|case|new|throw|delete|goto|using|typedef|do|catch|await|yield
         |import|from|when|match|assert|print|echo|in|not|and|or|unless|until|with|raise|except|try|end)\b)
         (?:{_TYPE}*(?:\*\s*)?([~\#]?[A-Za-z_$][\w$:~.-]*)\s*\([^;]*\{{\s*$
-        |(?P<loose>{_TYPE}+~?[A-Za-z_][\w:~]*(?=\s*\([^;]*$)|[A-Za-z_]\w*::~?[\w:~]+(?=\s*\([^;]*$)|[\w.:-]+(?=\s*\(\)\s*[{{(]?\s*$))))
+        |(?P<loose>)(?:{_TYPE}+(~?[A-Za-z_][\w:~]*)|([A-Za-z_]\w*::~?[\w:~]+)|([\w.:-]+)(?=\s*\(\)))\s*\([^;]*$))
     """,
     re.VERBOSE,
 )
-"""A line that begins a definition: one that has others within, a function by its keyword, one of SQL, one that is assigned,
-and one by its parentheses: with a brace, or `loose`, in languages that write types or where nothing else looks like it."""
+"""What has others within, a function by its keyword, one of SQL, one that is assigned, and one by its parentheses: with a
+brace, or `loose`, in languages that write types or where nothing else looks like it."""
 _CLOSER = re.compile(r"\s*(?:[\]})]+|end\b|fi\b|done\b)")
 
 
@@ -512,34 +488,27 @@ def _python_owners(text: str, lines: Sequence[str]) -> list[str]:
     return owners
 
 
-def _definition(line: str, *, loose: bool) -> tuple[str, bool]:
-    """The name that a line of code defines, if any, and whether it has others within."""
-    if not line or line.isspace() or len(line) > _MAX_CODE_LINE or line.lstrip().startswith(_COMMENTS):
-        return "", False
-    match = _DEFINITION.match(line)
-    if not match or (match["loose"] and not loose):
-        return "", False
-    name = match["loose"].split()[-1].lstrip("*&") if match["loose"] else " > ".join(filter(None, match.groups()))
-    return name.rstrip(":."), bool(match["outer"] or match["go"])
-
-
 def _line_owners(lines: Sequence[str], *, loose: bool) -> list[str]:
     """The qualified name of the definition that each line of code belongs to, by indentation and closing lines."""
     owners = [""] * len(lines)
-    opened: list[tuple[int, str, bool]] = []
+    opened: list[tuple[int, str, bool]] = []  # the indentation and the name of each, and whether it has others within
     for at, line in enumerate(lines):
+        code = line.strip()
         indent = len(line) - len(line.lstrip())
-        name, has_others = _definition(line, loose=loose)
-        begins = bool(name) and not (opened and indent > opened[-1][0] and not opened[-1][2])
         outer = [definition for definition in opened if definition[0] < indent]
-        if begins:
-            opened = [*outer, (indent, name, has_others)]
+        in_body = bool(opened) and outer == opened and not opened[-1][2]
+        is_code = code and len(line) <= _MAX_CODE_LINE and not code.startswith(_COMMENTS)
+        match = _DEFINITION.match(line) if is_code and not in_body else None
+        begins = match is not None and (loose or match["loose"] is None)
+        if match and begins:
+            name = " > ".join(filter(None, match.groups())).rstrip(":.")
+            opened = [*outer, (indent, name, bool(match["outer"] or match["go"]))]
         owners[at] = " > ".join(name for _, name, _ in opened)
         above = at
         while begins and above and lines[above - 1].lstrip().startswith(_COMMENTS):
             above -= 1
             owners[above] = owners[at]
-        closes_at_once = line.rstrip().endswith(("}", ";", " end")) and line.count("{") == line.count("}")
+        closes_at_once = code.endswith(("}", ";", " end")) and code.count("{") == code.count("}")
         if (begins and closes_at_once) or (opened and indent <= opened[-1][0] and _CLOSER.match(line)):
             opened = outer
     return owners
@@ -565,15 +534,7 @@ def code_document(text: str, kind: str) -> Document:
 
 _BREAKS = _BLOCK_TAGS - {"td", "th"} | {"br", "pre", "select", "textarea"}
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # noqa: SIM905 - as above
-_CLOSED_BY = {
-    "p": _BREAKS - {"br"} | {"td", "th"},
-    "li": {"li"},
-    "tr": {"tr", "tbody", "tfoot"},
-    "option": {"option"},
-    **dict.fromkeys(("td", "th"), frozenset({"td", "th", "tr", "tbody", "tfoot"})),
-    **dict.fromkeys(("dt", "dd"), frozenset({"dt", "dd"})),
-}
-"""Elements whose end is seldom written, and what begins after it."""
+_END_OPTIONAL = ("dd", "dt", "li", "option", "p", "td", "th", "tr")
 MAX_HIDDEN_DEPTH = 500
 """Elements inside one that is hidden that are told apart; browsers nest about as deep."""
 _DECLARATION = re.compile(r"<!\[(?!CDATA\[)[^>]*>?", re.IGNORECASE)
@@ -622,8 +583,10 @@ class _HtmlText(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Begin a line, a cell, an item, or a part that nobody sees."""
         attributes = dict(attrs)
-        while self._hidden and tag in _CLOSED_BY.get(self._hidden[-1], ()):
-            self._hidden.pop()
+        # One whose end may be left out ends where the next of its kind begins beside it.
+        unclosed = list(itertools.takewhile(_END_OPTIONAL.__contains__, reversed(self._hidden)))
+        if tag in unclosed:
+            del self._hidden[-1 - unclosed.index(tag) :]
         if self._hidden or _is_unseen(tag, attributes):
             if tag not in _VOID and len(self._hidden) < MAX_HIDDEN_DEPTH:
                 self._hidden.append(tag)
@@ -645,7 +608,7 @@ class _HtmlText(html.parser.HTMLParser):
             while self._hidden.pop() != tag:
                 pass
             return
-        if self._hidden and not (self._hidden[0] in _CLOSED_BY and tag in _BREAKS):
+        if self._hidden and not (self._hidden[0] in _END_OPTIONAL and tag in _BREAKS):
             return
         self._hidden.clear()
         self._break_at(tag, opens=False)
@@ -728,22 +691,17 @@ def _delimiter(text: str, *, preferred: str) -> str:
     return delimiter
 
 
-def _row_text(row: Sequence[str], header: Sequence[str]) -> str:
-    cells = [(name, cell.strip()) for name, cell in itertools.zip_longest(header[: len(row)], row, fillvalue="")]
-    lines = [f"{name}: {cell}" if name else cell for name, cell in cells if cell]
-    return ("\n" if header else " | ").join(lines)
-
-
 def _table_sections(text: str, delimiter: str) -> Iterator[Section]:
     """Each row as `column: value` lines; rows are counted as a table shows them, the header being row 1."""
-    rows = _rows(text, delimiter)
-    first = next(rows, [])
-    names = [one_line(name) for name in first]
-    is_header = len(names) > 1 and len(set(names)) == len(names) and all(map(_COLUMN_NAME.fullmatch, names))
-    if not is_header:
-        yield Section(_row_text(first, []), place="row 1")
-    for number, row in enumerate(rows, 2):
-        yield Section(_row_text(row, names if is_header else []), place=f"row {number}")
+    names: list[str] = []
+    for number, row in enumerate(_rows(text, delimiter), 1):
+        cells = [cell.strip() for cell in row]
+        if number == 1 and 1 < len(row) == len(set(cells)) and all(map(_COLUMN_NAME.fullmatch, cells)):
+            names = [one_line(cell) for cell in cells]
+            continue
+        named = zip([*names, *[""] * len(cells)], cells, strict=False)
+        lines = [f"{name}: {cell}" if name else cell for name, cell in named if cell]
+        yield Section(("\n" if names else " | ").join(lines), place=f"row {number}")
 
 
 def csv_document(text: str, *, preferred: str) -> Document:
@@ -783,24 +741,16 @@ def _json_text(value: object, path: str = "") -> str:
     return "\n".join(lines)
 
 
-def _parse_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise UnreadableError(f"nests deeper than {MAX_NESTING} levels") from error
-
-
 def json_document(text: str) -> Document:
     """JSON: the records of an array, or the keys of an object; as plain text where it is broken."""
     try:
-        value = _parse_json(text)
+        value = json.loads(text)
     except ValueError:
         return plain_document(text)
     if isinstance(value, dict):
-        parts = (Section(_json_text(inner, key), HeadingPath().enter(1, key)) for key, inner in value.items())
-        return collect("json", parts)
-    records = value if isinstance(value, list) else [value]
-    return collect("json", (Section(_json_text(one), place=f"record {at}") for at, one in enumerate(records, 1)))
+        return collect("json", (Section(_json_text(inner, key), one_line(key)) for key, inner in value.items()))
+    records = enumerate(value if isinstance(value, list) else [value], 1)
+    return collect("json", (Section(_json_text(record), place=f"record {at}") for at, record in records))
 
 
 def jsonl_document(text: str) -> Document:
@@ -809,7 +759,7 @@ def jsonl_document(text: str) -> Document:
     for number, line in enumerate(text.split("\n"), 1):
         record = line
         with contextlib.suppress(ValueError):
-            record, is_json = _json_text(_parse_json(line)), True
+            record, is_json = _json_text(json.loads(line)), True
         if record:
             sections.append(Section(record, place=f"line {number}"))
     return collect("jsonl", sections) if is_json else plain_document(text)
@@ -823,34 +773,30 @@ def _notebook_text(value: object) -> str:
     return "".join(part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str))
 
 
-def _output_text(output: Mapping[str, Any]) -> str:
-    """What an output of a cell says in words; pictures and markup are left out."""
-    data = output.get("data")
-    plain = data.get("text/plain") if isinstance(data, dict) else None
-    error = ": ".join(str(output[key]) for key in ("ename", "evalue") if output.get(key))
-    return _notebook_text(output.get("text")) or _notebook_text(plain) or error
-
-
 def _cell_sections(cell: Mapping[str, Any], path: HeadingPath, place: str) -> Iterator[Section]:
+    """A cell of words by its headings, or one of code with what it says in words; pictures and markup are left out."""
     source = _notebook_text(cell.get("source", cell.get("input"))).replace("\r\n", "\n")
     if cell.get("cell_type") in ("markdown", "heading"):
         yield from (replace(section, line=0, place=place) for section in markdown_sections(source, path=path))
-    else:
-        outputs = cell.get("outputs")
-        texts = [_output_text(output) for output in outputs or () if isinstance(output, dict)]
-        yield Section("\n".join([source, *filter(None, texts)]), path.title, place=place)
+        return
+    texts = [source]
+    for output in cell.get("outputs") or ():
+        shown = {"data": {}, **output}
+        error = ": ".join(str(shown[key]) for key in ("ename", "evalue") if shown.get(key))
+        texts.append(_notebook_text(shown.get("text")) or _notebook_text(shown["data"].get("text/plain")) or error)
+    yield Section("\n".join(filter(None, texts)), path.title, place=place)
 
 
 def notebook_document(text: str) -> Document:
     """A Jupyter notebook cell by cell, code with what it printed; as JSON where it is none."""
     path = HeadingPath()
     try:
-        notebook = _parse_json(text)
+        notebook = json.loads(text)
         # Before 2015 the cells stood in a worksheet.
         cells = enumerate(notebook["cells"] if "cells" in notebook else notebook["worksheets"][0]["cells"], 1)
         parts = [_cell_sections(cell, path, f"cell {at}") for at, cell in cells if isinstance(cell, dict)]
         return collect("notebook", itertools.chain.from_iterable(parts))
-    except (ValueError, LookupError, TypeError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return json_document(text)
 
 
@@ -896,75 +842,46 @@ def _form_lines(page: Any) -> Iterator[str]:
         yield f"{name}: {', '.join(text.removeprefix('/') if kind == '/Btn' else text for text in values)}"
 
 
-def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: dict[int, Exception]) -> Iterator[Section]:
-    """The text of each page and its forms; what keeps a page from being read goes to `lost`."""
+def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: list[int]) -> Iterator[Section]:
+    """The text of each page and its forms; the numbers of those that cannot be read go to `lost`."""
     complaints = io.StringIO()
     logging.getLogger("pypdf").addHandler(handler := logging.StreamHandler(complaints))
     for number, page in enumerate(reader.pages, 1):
-        before = complaints.tell()
-        try:
+        text, before = None, complaints.tell()
+        with contextlib.suppress(*damage):
             text = str(page.extract_text())
-            if not text.strip() and complaints.tell() > before:
-                raise ValueError("pypdf logs some damage and raises nothing")
-        except damage as error:
-            lost[number] = error
+        # It logs some damage instead of raising it.
+        if text is None or (not text.strip() and complaints.tell() > before):
+            lost.append(number)
             continue
-        lines: dict[str, None] = {}
+        lines = {text: None}
         with contextlib.suppress(*damage):
             for line in _form_lines(page):
                 lines[line] = None
-        yield Section("\n".join((text, *lines)), place=f"page {number}")
+        yield Section("\n".join(lines), place=f"page {number}")
     logging.getLogger("pypdf").removeHandler(handler)
 
 
 def pdf_document(content: bytes) -> Document:
     """A PDF page by page; pages that cannot be read are named as missing where others can."""
-    from pypdf.errors import LimitReachedError, PyPdfError
+    from pypdf.errors import PyPdfError
 
     damage = (PyPdfError, *_DAMAGE)
-    title, lost = "", dict[int, Exception]()
-
-    def missing() -> str:
-        is_large = any(isinstance(error, LimitReachedError) for error in lost.values())
-        why = "too much is packed into" if is_large else "damage keeps from being read"
-        return f"{why} {'page' if len(lost) == 1 else 'pages'} {listed(map(str, lost), limit=10)}"
-
+    title, lost = "", list[int]()
     try:
         reader = _open_pdf(content)
         with contextlib.suppress(*damage):
             title = one_line(str(reader.metadata.title or ""))
-        # Programs leave their own name there.
-        title = "" if re.match(r"untitled|microsoft word|\(|slide \d", title, re.IGNORECASE) else title
+        if re.match(r"untitled|microsoft word|\(|slide \d", title, re.IGNORECASE):  # a program left it there
+            title = ""
         document = with_whole_words(collect("pdf", _pdf_sections(reader, damage, lost), title=title))
     except IgnoredError as error:
-        why = f"is a PDF without text that can be read: {missing()}" if lost else ""
-        raise UnreadableError(why or "has no text on any page: it may be scanned") from error
+        reason = f"is a PDF with {plural(len(lost), 'unreadable page')}" if lost else "has no text: it may be scanned"
+        raise UnreadableError(reason) from error
     except damage as error:
         raise UnreadableError(f"is a damaged PDF ({type(error).__name__})") from error
-    return replace(document, missing=f"is read but for a part: {missing()}") if lost else document
-
-
-def _word_xml(content: bytes) -> tuple[BinaryIO, str]:
-    """An archive of the XML of a Word document alone, and its title; MAX_UNPACKED holds whatever its headers say."""
-    left, title = MAX_UNPACKED, ""
-    file = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(file, "w") as parts:
-        if not any(re.fullmatch(r"word/document\d*\.xml", name) for name in archive.namelist()):
-            raise UnreadableError("is a zip archive with no Word document in it")
-        for name in archive.NameToInfo:
-            if not name.endswith((".xml", ".rels")):
-                continue
-            with archive.open(name) as part:
-                xml = part.read(left + 1)
-            left -= len(xml)
-            if left < 0:
-                raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
-            if b"<!DOCTYPE" in xml.replace(b"\0", b""):  # which declares entities, and they could grow
-                raise UnreadableError("declares a document type in its XML, which no Word document does")
-            parts.writestr(name, xml)
-            if name == "docProps/core.xml" and (titled := re.search(rb"<dc:title>([^<]*)<", xml)):
-                title = one_line(html.unescape(titled[1].decode("utf-8", "replace")))
-    return file, title
+    pages = f"is read but for {plural(len(lost), 'unreadable page')}: {listed(map(str, lost), limit=10)}"
+    return replace(document, missing=pages) if lost else document
 
 
 def docx_document(content: bytes) -> Document:
@@ -976,19 +893,27 @@ def docx_document(content: bytes) -> Document:
 
     import mammoth
 
-    headings = "p[style-name='Title'] => h1:fresh"
+    file, core = io.BytesIO(content), b""
     try:
-        file, title = _word_xml(content)
-        page = mammoth.convert_to_html(
-            file, style_map=headings, include_embedded_style_map=False, convert_image=lambda _: []
-        )
+        with zipfile.ZipFile(file) as archive:
+            # No more of a part is unpacked than its header says. Pictures are not; entities are bounded by expat.
+            sizes = {part.filename: part.file_size for part in archive.infolist()}
+            if sum(size for name, size in sizes.items() if name.endswith((".xml", ".rels"))) > MAX_UNPACKED:
+                raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
+            if not any(re.fullmatch(r"word/document\d*\.xml", name) for name in sizes):
+                raise UnreadableError("is a zip archive with no Word document in it")
+            if "docProps/core.xml" in sizes:
+                core = archive.read("docProps/core.xml")
+        options = {"include_embedded_style_map": False, "convert_image": lambda _: []}
+        page = mammoth.convert_to_html(file, style_map="p[style-name='Title'] => h1:fresh", **options).value
     except (ExpatError, *_DAMAGE) as error:
         raise UnreadableError(f"is a damaged Word document ({type(error).__name__})") from error
-    text = re.sub(r'<a href="#[^"]*">↑</a>', "", page.value)
-    body, *notes = re.split(r'<ol>(?=<li id="(?:foot|end)note-)', text)
+    body, *notes = re.split(r'<ol>(?=<li id="(?:foot|end)note-)', re.sub(r'<a href="#[^"]*">↑</a>', "", page))
     units = ("paragraph", body), ("note", "".join(notes))
     places = ((f"{unit} {at}", part) for unit, text in units for at, part in enumerate(html_parts(text)[0], 1))
-    return collect("docx", (replace(part, line=0, place=place) for place, part in places), title=title)
+    title = re.search(r"<dc:title>([^<]*)<", core.decode("utf-8", "replace"))
+    sections = (replace(part, line=0, place=place) for place, part in places)
+    return collect("docx", sections, title=one_line(html.unescape(title[1])) if title else "")
 
 
 # --- formats
@@ -1029,19 +954,6 @@ BINARY_SUFFIXES = frozenset(
     """.split()  # noqa: SIM905 - words are read best as words
 )
 """Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
-_PACKED_SUFFIXES = frozenset({".pdf", ".docx", ".docm", ".dotx"})
-_OLE = bytes.fromhex("d0cf11e0a1b11ae1")
-
-
-def _packed_document(suffix: str, content: bytes) -> Document | None:
-    """The document of bytes that are no text, known by how they begin; None for all others."""
-    if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
-        return pdf_document(content)
-    if content.startswith(b"PK\x03\x04") and (suffix in _PACKED_SUFFIXES or b"word/document" in content):
-        return docx_document(content)
-    if content.startswith(_OLE) and suffix in _PACKED_SUFFIXES:
-        raise UnreadableError("is a Word document of the old format, or protected by a password")
-    return None
 
 
 def read_document(name: str, content: bytes) -> Document:
@@ -1050,19 +962,26 @@ def read_document(name: str, content: bytes) -> Document:
     What a file is is told from its content first, then from its suffix; text of any other kind is plain text.
     """
     suffix = Path(name).suffix.lower()
+    is_word = suffix in (".docx", ".docm", ".dotx")
     if len(content) > MAX_FILE_BYTES:
         raise UnreadableError(f"is larger than {MAX_FILE_BYTES // 1_000_000} MB")
     if suffix in BINARY_SUFFIXES:
         raise IgnoredError("binary")
-    if document := _packed_document(suffix, content):
-        return document
+    if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
+        return pdf_document(content)
+    if content.startswith(b"PK\x03\x04") and (is_word or b"word/document" in content):
+        return docx_document(content)
+    if is_word and content.startswith(bytes.fromhex("d0cf11e0a1b11ae1")):
+        raise UnreadableError("is a Word document of the old format, or protected by a password")
     try:
         text, guess = decode_text(content)
+        document = TEXT_READERS.get(suffix, plain_document)(text)
+    except RecursionError as error:
+        raise UnreadableError(f"nests deeper than {MAX_NESTING} levels") from error
     except IgnoredError as error:
-        if suffix in TEXT_READERS or suffix in _PACKED_SUFFIXES:
+        if error.cause == "binary" and (is_word or suffix == ".pdf" or suffix in TEXT_READERS):
             raise UnreadableError("holds binary data") from error
         raise
-    document = TEXT_READERS.get(suffix, plain_document)(text)
     doubt = f"is read as {guess}, which is a guess: save it as UTF-8 if letters are wrong"
     return replace(document, missing=doubt) if guess else document
 
