@@ -133,9 +133,8 @@ class IgnoredError(UnreadableError):
 class Section:
     """A part of a document along its own structure.
 
-    `title` is a heading path such as "Guide > Install". `line` is the first line in the file, counted from 1, where
-    lines are the place; elsewhere `place` says where it stands: "page 3", "row 12". `header` is the first row of the
-    table that the text belongs to.
+    `title` is a heading path such as "Guide > Install"; `line` the first line in the file, from 1, or 0 where `place` says
+    where it stands: "page 3", "row 12"; `header` the first row of the table that the text belongs to.
     """
 
     text: str
@@ -348,7 +347,7 @@ _BLOCK_TAGS = frozenset(
 _VERBATIM = re.compile(
     rf"""^[ ]{{0,3}}(?:
       (?P<fence>`{{3,}}(?=[^`\n]*$)|~{{3,}})(?s:.*?)(?:^[ ]{{0,3}}(?P=fence)[`~]*[ \t]*$|\Z)
-    | <(?P<tag>pre|script|style|textarea)(?=[\s>])(?s:.*?)(?:</(?:pre|script|style|textarea)>|\Z)
+    | <(?:pre|script|style|textarea)(?=[\s>])(?s:.*?)(?:</(?:pre|script|style|textarea)>|\Z)
     | <!(?=--)(?s:.*?)(?:-->|\Z) | <\?(?s:.*?)(?:\?>|\Z) | <!\[CDATA\[(?s:.*?)(?:\]\]>|\Z) | <![a-z](?s:.*?)(?:>|\Z)
     | (?:</?(?:{"|".join(sorted(_BLOCK_TAGS))})(?=[\s/>])
         |(?<![^\n]\n)(?<![^\n]\n[ ])</?[a-z][a-z0-9-]*(?:\s[^<>\n]*)?>[ \t]*$)(?s:.*?)(?=^[ \t]*$|\Z)
@@ -464,23 +463,21 @@ brace, or `loose`, in languages that write types or where nothing else looks lik
 _CLOSER = re.compile(r"\s*(?:[\]})]+|end\b|fi\b|done\b)")
 
 
-def _python_owners(text: str, lines: Sequence[str]) -> list[str]:
-    """The qualified name of the definition that each line of Python belongs to."""
+def _python_owners(text: str, count: int) -> list[str]:
+    """The qualified name of the definition that each of the lines of Python belongs to."""
     import ast
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(text)
-    owners = [""] * len(lines)
+    owners = [""] * count
     waiting: list[tuple[ast.AST, str]] = [(node, "") for node in tree.body]
     for node, outer in waiting:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         name = f"{outer} > {node.name}" if outer else node.name
         start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
-        while start and lines[start - 1].lstrip().startswith("#"):
-            start -= 1
         end = node.end_lineno or node.lineno
         owners[start:end] = [name] * (end - start)
         if isinstance(node, ast.ClassDef):
@@ -504,10 +501,6 @@ def _line_owners(lines: Sequence[str], *, loose: bool) -> list[str]:
             name = " > ".join(filter(None, match.groups())).rstrip(":.")
             opened = [*outer, (indent, name, bool(match["outer"] or match["go"]))]
         owners[at] = " > ".join(name for _, name, _ in opened)
-        above = at
-        while begins and above and lines[above - 1].lstrip().startswith(_COMMENTS):
-            above -= 1
-            owners[above] = owners[at]
         closes_at_once = code.endswith(("}", ";", " end")) and code.count("{") == code.count("}")
         if (begins and closes_at_once) or (opened and indent <= opened[-1][0] and _CLOSER.match(line)):
             opened = outer
@@ -520,8 +513,11 @@ def code_document(text: str, kind: str) -> Document:
     owners = None
     if kind == "python" and len(text) <= MAX_PARSED_CODE:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            owners = _python_owners(text, lines)
+            owners = _python_owners(text, len(lines))
     owners = owners or _line_owners(lines, loose=kind == "loose")
+    for at in range(len(lines) - 2, -1, -1):  # comments and decorators stand above what they belong to
+        if owners[at + 1] and lines[at].lstrip().startswith(_COMMENTS):
+            owners[at] = owners[at + 1]
     for at in range(1, len(lines)):
         owners[at] = owners[at] if lines[at].strip() else owners[at - 1]
     starts = [at for at in range(len(lines)) if at == 0 or owners[at] != owners[at - 1]]
@@ -537,16 +533,6 @@ _VOID = frozenset("area base br col embed hr img input link meta param source tr
 _END_OPTIONAL = ("dd", "dt", "li", "option", "p", "td", "th", "tr")
 MAX_HIDDEN_DEPTH = 500
 """Elements inside one that is hidden that are told apart; browsers nest about as deep."""
-_DECLARATION = re.compile(r"<!\[(?!CDATA\[)[^>]*>?", re.IGNORECASE)
-
-
-def _is_unseen(tag: str, attributes: Mapping[str, str | None]) -> bool:
-    """Whether a person never sees an element; a whole page that is hidden is shown by its scripts."""
-    if tag in ("html", "body"):
-        return False
-    hidden = "hidden" in attributes and attributes["hidden"] != "until-found"
-    undisplayed = re.search(r"display\s*:\s*none", attributes.get("style") or "", re.IGNORECASE)
-    return tag in ("noscript", "script", "style", "template") or hidden or undisplayed is not None
 
 
 class _HtmlText(html.parser.HTMLParser):
@@ -570,7 +556,6 @@ class _HtmlText(html.parser.HTMLParser):
         self._in_head = False
 
     def handle_data(self, data: str) -> None:
-        """Add text to the line, or to several where it is preformatted."""
         if self._hidden:
             return
         for number, line in enumerate(data.split("\n") if self._preformatted else [data]):
@@ -581,13 +566,16 @@ class _HtmlText(html.parser.HTMLParser):
             self._parts.append(line)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Begin a line, a cell, an item, or a part that nobody sees."""
         attributes = dict(attrs)
         # One whose end may be left out ends where the next of its kind begins beside it.
         unclosed = list(itertools.takewhile(_END_OPTIONAL.__contains__, reversed(self._hidden)))
         if tag in unclosed:
             del self._hidden[-1 - unclosed.index(tag) :]
-        if self._hidden or _is_unseen(tag, attributes):
+        is_hidden = "hidden" in attributes and attributes["hidden"] != "until-found"
+        is_hidden = is_hidden or bool(re.search(r"display\s*:\s*none", attributes.get("style") or "", re.IGNORECASE))
+        is_unseen = tag in ("noscript", "script", "style", "template")
+        # A whole page that is hidden is shown by its scripts.
+        if self._hidden or is_unseen or (is_hidden and tag not in ("html", "body")):
             if tag not in _VOID and len(self._hidden) < MAX_HIDDEN_DEPTH:
                 self._hidden.append(tag)
             return
@@ -603,7 +591,6 @@ class _HtmlText(html.parser.HTMLParser):
             self.handle_data(f" {attributes['alt']} ")
 
     def handle_endtag(self, tag: str) -> None:
-        """End a line, or a part that nobody sees."""
         if tag in self._hidden:
             while self._hidden.pop() != tag:
                 pass
@@ -628,7 +615,6 @@ class _HtmlText(html.parser.HTMLParser):
             self._in_head = opens and tag == "thead"
 
     def flush(self) -> None:
-        """End the line."""
         text = "".join(self._parts)
         text = text.rstrip() if self._preformatted else " ".join(text.split())
         if self._tag == "title":
@@ -644,20 +630,14 @@ class _HtmlText(html.parser.HTMLParser):
         self._parts, self._cells, self._line, self._tag = [], set(), 0, ""
 
 
-def html_parts(text: str) -> tuple[list[Section], str]:
-    """HTML as a person sees it, a line for each block and row, and the title of the page."""
+def html_document(text: str) -> Document:
+    """HTML as a person sees it, a line for each block and row, below its headings."""
     reader = _HtmlText()
     # Python's parser stops at the declarations that Word leaves in pages; they say nothing to a person.
-    reader.feed(_DECLARATION.sub(lambda declaration: "\n" * declaration[0].count("\n"), text))
+    reader.feed(re.sub(r"<!\[(?!(?i:CDATA)\[)[^>]*>?", lambda odd: "\n" * odd[0].count("\n"), text))
     reader.close()
     reader.flush()
-    return reader.sections, reader.title
-
-
-def html_document(text: str) -> Document:
-    """HTML as a person sees it, below its headings."""
-    sections, title = html_parts(text)
-    return collect("html", sections, title=title)
+    return collect("html", reader.sections, title=reader.title)
 
 
 # --- tables and records
@@ -675,15 +655,11 @@ MAX_NESTING = 200
 """Levels of nesting in JSON that are read."""
 
 
-def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
-    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-
-
 def _delimiter(text: str, *, preferred: str) -> str:
     """The separator of the most regular table, or "" if none gives more than half of the first rows one width."""
     best, delimiter = (0.5, math.inf), ""
     for candidate in preferred + _DELIMITERS.replace(preferred, ""):
-        rows = itertools.islice(_rows(text[: MAX_FIELD // 2], candidate), _TABLE_SAMPLE)
+        rows = itertools.islice(csv.reader(io.StringIO(text[: MAX_FIELD // 2]), delimiter=candidate), _TABLE_SAMPLE)
         widths = Counter(len(row) for row in rows if row)
         width, count = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
         if width > 1 and (count / widths.total(), width) > best:
@@ -694,7 +670,7 @@ def _delimiter(text: str, *, preferred: str) -> str:
 def _table_sections(text: str, delimiter: str) -> Iterator[Section]:
     """Each row as `column: value` lines; rows are counted as a table shows them, the header being row 1."""
     names: list[str] = []
-    for number, row in enumerate(_rows(text, delimiter), 1):
+    for number, row in enumerate(csv.reader(io.StringIO(text), delimiter=delimiter), 1):
         cells = [cell.strip() for cell in row]
         if number == 1 and 1 < len(row) == len(set(cells)) and all(map(_COLUMN_NAME.fullmatch, cells)):
             names = [one_line(cell) for cell in cells]
@@ -813,18 +789,6 @@ _DAMAGE = (
 _SECRET_FIELD = 1 << 13
 
 
-def _open_pdf(content: bytes) -> Any:
-    """The reader of a PDF, opened with the empty password where it has one."""
-    from pypdf import PdfReader
-
-    reader = PdfReader(io.BytesIO(content))
-    if reader.is_encrypted and not reader.decrypt(""):
-        raise UnreadableError("is protected by a password")
-    if len(reader.pages) > MAX_PAGES:
-        raise UnreadableError(f"has more than {MAX_PAGES:,} pages")
-    return reader
-
-
 def _form_lines(page: Any) -> Iterator[str]:
     """What the fields of a page's forms hold, but for passwords, after what readers are shown as their names."""
     for annotation in page.get("/Annots") or ():
@@ -864,14 +828,19 @@ def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: list[i
 
 def pdf_document(content: bytes) -> Document:
     """A PDF page by page; pages that cannot be read are named as missing where others can."""
+    from pypdf import PdfReader
     from pypdf.errors import PyPdfError
 
     damage = (PyPdfError, *_DAMAGE)
     title, lost = "", list[int]()
     try:
-        reader = _open_pdf(content)
+        reader = PdfReader(io.BytesIO(content))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise UnreadableError("is protected by a password")
+        if len(reader.pages) > MAX_PAGES:
+            raise UnreadableError(f"has more than {MAX_PAGES:,} pages")
         with contextlib.suppress(*damage):
-            title = one_line(str(reader.metadata.title or ""))
+            title = one_line(str(reader.metadata.title or "")) if reader.metadata else ""
         if re.match(r"untitled|microsoft word|\(|slide \d", title, re.IGNORECASE):  # a program left it there
             title = ""
         document = with_whole_words(collect("pdf", _pdf_sections(reader, damage, lost), title=title))
@@ -902,48 +871,46 @@ def docx_document(content: bytes) -> Document:
                 raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
             if not any(re.fullmatch(r"word/document\d*\.xml", name) for name in sizes):
                 raise UnreadableError("is a zip archive with no Word document in it")
-            if "docProps/core.xml" in sizes:
-                core = archive.read("docProps/core.xml")
+            with contextlib.suppress(KeyError), archive.open("docProps/core.xml") as part:
+                core = part.read(MAX_FIELD)
         options = {"include_embedded_style_map": False, "convert_image": lambda _: []}
         page = mammoth.convert_to_html(file, style_map="p[style-name='Title'] => h1:fresh", **options).value
     except (ExpatError, *_DAMAGE) as error:
         raise UnreadableError(f"is a damaged Word document ({type(error).__name__})") from error
     body, *notes = re.split(r'<ol>(?=<li id="(?:foot|end)note-)', re.sub(r'<a href="#[^"]*">↑</a>', "", page))
-    units = ("paragraph", body), ("note", "".join(notes))
-    places = ((f"{unit} {at}", part) for unit, text in units for at, part in enumerate(html_parts(text)[0], 1))
     title = re.search(r"<dc:title>([^<]*)<", core.decode("utf-8", "replace"))
-    sections = (replace(part, line=0, place=place) for place, part in places)
+    sections = [
+        replace(section, line=0, place=f"{unit} {number}")
+        for unit, text in [("paragraph", body), *(("note", text) for text in notes)]
+        for number, section in enumerate(html_document(text).sections, 1)
+    ]
     return collect("docx", sections, title=one_line(html.unescape(title[1])) if title else "")
 
 
 # --- formats
 
 
-_LANGUAGES = {
-    "python": "py pyi pyw",
-    "loose": "java c h cc cpp cxx hh hpp hxx ino m mm cs dart d cu sh bash zsh ksh fish ps1 psm1",
-    "strict": """
-        js jsx mjs cjs ts tsx mts cts vue svelte rb php pl pm lua r kt kts swift scala ex exs jl go rs groovy gradle zig nim
-        sql ddl
-    """,
+_SUFFIXES: Mapping[Callable[[str], Document], str] = {
+    markdown_document: "md markdown mdx mkd rmd qmd",
+    rst_document: "rst rest",
+    html_document: "html htm xhtml",
+    functools.partial(csv_document, preferred=","): "csv",
+    functools.partial(csv_document, preferred="\t"): "tsv tab",
+    json_document: "json geojson",
+    jsonl_document: "jsonl ndjson",
+    notebook_document: "ipynb",
+    functools.partial(code_document, kind="python"): "py pyi pyw",
+    functools.partial(code_document, kind="loose"): (
+        "java c h cc cpp cxx hh hpp hxx ino m mm cs dart d cu sh bash zsh ksh fish ps1 psm1"
+    ),
+    functools.partial(code_document, kind="strict"): (
+        "js jsx mjs cjs ts tsx mts cts vue svelte rb php pl pm lua r kt kts swift scala ex exs jl go rs groovy gradle zig nim"
+        " sql ddl"
+    ),
+    lambda text: with_whole_words(plain_document(text)): "txt text",
+    plain_document: "log adoc tex org",
 }
-TEXT_READERS: Mapping[str, Callable[[str], Document]] = {
-    **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd", ".rmd", ".qmd"), markdown_document),
-    **dict.fromkeys((".rst", ".rest"), rst_document),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), html_document),
-    ".csv": functools.partial(csv_document, preferred=","),
-    **dict.fromkeys((".tsv", ".tab"), functools.partial(csv_document, preferred="\t")),
-    **dict.fromkeys((".json", ".geojson"), json_document),
-    **dict.fromkeys((".jsonl", ".ndjson"), jsonl_document),
-    ".ipynb": notebook_document,
-    **{
-        f".{suffix}": functools.partial(code_document, kind=kind)
-        for kind, suffixes in _LANGUAGES.items()
-        for suffix in suffixes.split()
-    },
-    **dict.fromkeys((".txt", ".text"), lambda text: with_whole_words(plain_document(text))),
-    **dict.fromkeys((".log", ".adoc", ".tex", ".org"), plain_document),
-}
+TEXT_READERS = {f".{suffix}": reader for reader, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 BINARY_SUFFIXES = frozenset(
     f".{suffix}"
     for suffix in """
@@ -975,13 +942,14 @@ def read_document(name: str, content: bytes) -> Document:
         raise UnreadableError("is a Word document of the old format, or protected by a password")
     try:
         text, guess = decode_text(content)
+    except IgnoredError as error:
+        if is_word or suffix == ".pdf" or suffix in TEXT_READERS:
+            raise UnreadableError("holds binary data") from error
+        raise
+    try:
         document = TEXT_READERS.get(suffix, plain_document)(text)
     except RecursionError as error:
         raise UnreadableError(f"nests deeper than {MAX_NESTING} levels") from error
-    except IgnoredError as error:
-        if error.cause == "binary" and (is_word or suffix == ".pdf" or suffix in TEXT_READERS):
-            raise UnreadableError("holds binary data") from error
-        raise
     doubt = f"is read as {guess}, which is a guess: save it as UTF-8 if letters are wrong"
     return replace(document, missing=doubt) if guess else document
 

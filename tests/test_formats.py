@@ -852,10 +852,11 @@ def test_a_page_that_cannot_be_read_is_named_and_the_others_are_kept(monkeypatch
             return self.text
 
     class Reader:
+        is_encrypted = False
         metadata = None
         pages: tuple[Page, ...] = ()
 
-    monkeypatch.setattr(lancelot_index, "_open_pdf", lambda _: Reader())
+    monkeypatch.setattr("pypdf.PdfReader", lambda _: Reader())
     Reader.pages = (Page("one"), Page(PdfReadError("x")), Page("three"))
     document = lancelot_index.pdf_document(b"")
     assert [section.place for section in document.sections] == ["page 1", "page 3"]
