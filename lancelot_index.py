@@ -63,7 +63,6 @@ from lancelot import (
     KeyLookup,
     LancelotError,
     Session,
-    T,
     Vector,
     __version__,
     agrees,
@@ -1002,7 +1001,7 @@ def _without_scraps(sections: Iterable[Section]) -> list[Section]:
 
 
 def _spans(text: str, splitter: Any) -> list[tuple[int, int]]:
-    """Where the pieces of a text begin and end; a small one is joined to a neighbour, which may make that a little longer."""
+    """The offsets of the pieces of a text; a small one is joined to a neighbour, which may make that a little too long."""
     spans: list[tuple[int, int]] = []
     start = 0
     while start < len(text):
@@ -1227,7 +1226,7 @@ class Extractor(contextlib.AbstractContextManager["Extractor"]):
 # Finding
 # ======================================================================================================================
 # A folder is walked without following links. Hidden files, what ignore files name and what the patterns of a call leave
-# out are passed over; what could not be looked at is told, since its rows then must stay.
+# out are passed over; what could not be looked at is named, since its rows must stay in the table.
 
 
 IGNORE_FILES = (".git/info/exclude", ".gitignore", ".lancelotignore")
@@ -1285,7 +1284,7 @@ _SET_KINDS: dict[bytes, bytes] = dict(
 
 
 def _token_regex(token: re.Match[bytes]) -> bytes:
-    """The regular expression of a token, NUL for `**/` and a line feed for `*`: no pattern holds either."""
+    """The regular expression of a token, but NUL for `**/` and a line feed for `*`, which no pattern holds itself."""
     if token["invalid"]:
         raise ValueError
     if token["deep"]:
@@ -1491,11 +1490,6 @@ class FileFinder:
 # fails for good, what is left gets no vector: the table can be searched by words, and a later run fills them in.
 
 
-def groups(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items in their order, `size` at a time."""
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
 BULK_TEXTS = 64
 BULK_CALLS = 4
 BULK_RETRIES = 6
@@ -1503,9 +1497,9 @@ BULK_SECONDS = 300.0
 
 
 class BulkEmbedder:
-    """Embeds many texts; a text that gets no vector has None, and `notes` says why.
+    """Embeds many texts; `notes` says why some have no vector.
 
-    Once `failure` holds the sentence on why the server failed for good, or is set, no more are sent.
+    `failure` is the sentence on why no more texts are sent, or "" as long as the server works.
     """
 
     def __init__(self, embedder: Embedder, *, stop: threading.Event | None = None) -> None:
@@ -1536,10 +1530,11 @@ class BulkEmbedder:
         return len(vector) if vector else 0
 
     def embed(self, texts: Sequence[str], *, model: str) -> list[Vector[float] | None]:
-        """The vector of each text, or None for a text that has none."""
+        """The vector of each text, or None for one that gets none."""
+        batches = [list(texts[start : start + BULK_TEXTS]) for start in range(0, len(texts), BULK_TEXTS)]
         with concurrent.futures.ThreadPoolExecutor(BULK_CALLS) as pool:
-            batches = pool.map(lambda batch: self._batch(list(batch), model, BULK_RETRIES), groups(texts, BULK_TEXTS))
-            return list(itertools.chain.from_iterable(batches))
+            vectors = pool.map(lambda batch: self._batch(batch, model, BULK_RETRIES), batches)
+            return list(itertools.chain.from_iterable(vectors))
 
     def _batch(self, texts: list[str], model: str, retries: int) -> list[Vector[float] | None]:
         if self.failure or self._stop.is_set():
