@@ -96,7 +96,7 @@ from lancelot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -1566,7 +1566,7 @@ class BulkEmbedder:
 
 VECTOR_COLUMN = "vector"
 SIZE_COLUMN = "file_size"
-"""Earlier versions had no such column. A run adds it; what has no size in it is compared by its content."""
+"""Earlier versions had no such column. A run adds it; a file without a size in it is compared by its content."""
 LANGUAGES = (
     *("Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian"),
     *("Norwegian", "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish"),
@@ -1576,7 +1576,13 @@ VECTOR_INDEX_ROWS = 50_000
 """Vectors from which an index pays: at 100,000 of length 384 a search takes a fifteenth of the time, and finds the same."""
 PATTERNS_METADATA = b"index_patterns"
 """What --include and --exclude were given for each folder: in the metadata of a column, since a schema's own is fixed."""
-TRY_AGAIN = "See to the disk and its rights, then run it again: what was written stays, and the rest follows."
+Known = dict[str, dict[str, Any]]
+"""Of each source in a table its `content_hash`, `modified_at`, SIZE_COLUMN if the table has that, and `count_all` chunks."""
+
+
+def count_chunks(known: Known) -> int:
+    """The number of chunks of these sources."""
+    return sum(row["count_all"] for row in known.values())
 
 
 def chunk_id(source: str, index: int) -> str:
@@ -1630,17 +1636,16 @@ def check_own_table(name: str, schema: pa.Schema) -> None:
         if not differing:
             return
         cause = f"differs from what `{PROGRAM} index` makes ({listed(shorten(part, 80) for part in sorted(differing))})"
-    raise LancelotError(
-        f"The table {one_line(name)} {cause}, so it is left as it is.",
-        "Name another table with --table, or another folder with --path.",
-    )
+    remedy = "Name another table with --table, or another folder with --path."
+    raise LancelotError(f"The table {one_line(name)} {cause}, so it is left as it is.", remedy)
 
 
-def in_sources(sources: Iterable[str]) -> str:
-    """The condition that a row is of one of these sources."""
-    return f"chunkSource IN ({', '.join(map(quote_text, sources))})"
+def any_of(column: str, values: Iterable[Any]) -> str:
+    """The condition that a column holds one of these texts."""
+    return f"{column} IN ({', '.join(map(quote_text, values))})"
 
 
+TRY_AGAIN = "See to the disk and its rights, then run it again: what was written stays, and the rest follows."
 _writing = engine_errors("write to the table", remedy=TRY_AGAIN)
 
 
@@ -1651,8 +1656,14 @@ class ChunkTable:
         self._table = table
 
     @classmethod
-    def open(cls, database: Path, name: str, *, create: bool) -> ChunkTable | None:
-        """Open the table of this name; where it is not there, make it if `create` says so, else return None."""
+    def open(cls, database: Path, name: str, *, create: bool = False) -> ChunkTable | None:
+        """Open the table of this name, or return None if it is not there; `create` makes it, and what columns it misses."""
+        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", name):
+            cause = f'"{one_line(name)}" cannot be the name of a table.'
+            raise LancelotError(cause, "Use letters of the English alphabet, digits, _, - and dots.")
+        for folder in (database, *database.parents):
+            if folder.suffix == ".lance":
+                raise LancelotError(f"{database} is inside a table.", f"Set the folder to {folder.parent}.")
         exists = any((database / f"{name}.lance" / "_versions").glob("*"))
         if not exists and not create:
             return None
@@ -1661,11 +1672,10 @@ class ChunkTable:
             table = connection.open_table(name) if exists else connection.create_table(name, schema=chunk_schema())
         check_data_is_inside(database, name, table)
         check_own_table(name, table.schema)
-        return cls(table)
-
-    def has(self, column: str) -> bool:
-        """Return whether the table has a column."""
-        return column in self._table.schema.names
+        opened = cls(table)
+        if create and SIZE_COLUMN not in table.schema.names:
+            opened.add_column(chunk_schema().field(SIZE_COLUMN))
+        return opened
 
     @property
     def model(self) -> str | None:
@@ -1675,7 +1685,8 @@ class ChunkTable:
     @property
     def length(self) -> int:
         """The length of its vectors, 0 where it has none."""
-        return self._table.schema.field(VECTOR_COLUMN).type.list_size if self.has(VECTOR_COLUMN) else 0
+        schema = self._table.schema
+        return schema.field(VECTOR_COLUMN).type.list_size if VECTOR_COLUMN in schema.names else 0
 
     @engine_errors("read the table")
     def rows(self, *columns: str, where: str | None = None) -> pa.Table:
@@ -1683,14 +1694,13 @@ class ChunkTable:
         query = self._table.search().select(list(columns))
         return cast("pa.Table", (query.where(where) if where else query).to_arrow())
 
-    @_writing
-    def add_column(self, column: pa.Field[Any]) -> None:
-        """Give the table an empty column, in the place of one of its name."""
-        import pyarrow as pa
-
-        if self.has(column.name):
-            self._table.drop_columns([column.name])
-        self._table.add_columns(pa.schema([column]))
+    def known(self, folder: str | Path | None = None) -> Known:
+        """What it holds of all sources, or of those below a folder."""
+        wanted = ("chunkSource", "content_hash", "modified_at", SIZE_COLUMN)
+        columns = [name for name in wanted if name in self._table.schema.names]
+        counted = self.rows(*columns).group_by(columns).aggregate([([], "count_all")]).to_pylist()
+        below = is_below(Path(folder)) if folder else bool
+        return {row["chunkSource"]: row for row in counted if below(row["chunkSource"])}
 
     def patterns(self) -> dict[str, Any]:
         """The patterns of the last run over each folder."""
@@ -1703,27 +1713,28 @@ class ChunkTable:
         kept = {name: some for name, some in wanted.items() if any(some.values())}
         self._set_metadata("chunkSource", PATTERNS_METADATA, compact_json(kept))
 
-    def set_complete(self, *, complete: bool) -> None:
-        """Note in the schema whether every row has its vector; readers cannot count at every search."""
+    def note_vectors(self) -> list[str]:
+        """Return the sources of the rows without a vector, and note whether there are any: readers cannot count them."""
+        missing = self.rows("chunkSource", where=f"{VECTOR_COLUMN} IS NULL" if self.length else None)
         if self.length:
-            self._set_metadata(VECTOR_COLUMN, COMPLETE_METADATA, "yes" if complete else "no")
+            self._set_metadata(VECTOR_COLUMN, COMPLETE_METADATA, "no" if len(missing) else "yes")
+        return cast("list[str]", missing["chunkSource"].to_pylist())
 
     @_writing
     def _set_metadata(self, column: str, key: bytes, value: str) -> None:
         if (self._table.schema.field(column).metadata or {}).get(key) != value.encode():
             self._table.update_field_metadata({"path": column, "metadata": {key.decode(): value}})
 
-    def without_vector(self, column: str) -> list[str]:
-        """A column of the rows that have no vector."""
-        rows = self.rows(column, where=f"{VECTOR_COLUMN} IS NULL" if self.length else None)
-        return cast("list[str]", rows[column].to_pylist())
-
     @_writing
-    def replace(self, files: Sequence[tuple[FoundFile, Extraction]], vectors: Mapping[str, Vector[float]]) -> None:
-        """Put files in the place of what the table holds of them, in one commit; `vectors` are those of their texts."""
+    def replace(self, files: Sequence[tuple[FoundFile, Extraction]], *, keep_vectors: bool = True) -> None:
+        """Put files in the place of what the table holds of them, in one commit; texts that stay can keep their vectors."""
         import pyarrow as pa
 
-        now = dt.datetime.now(dt.timezone.utc)
+        now, vectors = dt.datetime.now(dt.timezone.utc), {}
+        theirs = any_of("chunkSource", (file.source for file, _ in files))
+        if self.length and keep_vectors:
+            kept = self.rows("text", VECTOR_COLUMN, where=theirs).to_pylist()
+            vectors = {row["text"]: row[VECTOR_COLUMN] for row in kept if row[VECTOR_COLUMN]}
         rows = [
             {
                 "id": chunk_id(file.source, chunk.index),
@@ -1744,30 +1755,38 @@ class ChunkTable:
             for file, extraction in files
             for chunk in extraction.chunks
         ]
+        if self.length and not all(row[VECTOR_COLUMN] for row in rows):
+            self._set_metadata(VECTOR_COLUMN, COMPLETE_METADATA, "no")
         merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-        merge = merge.when_not_matched_by_source_delete(in_sources(file.source for file, _ in files))
+        merge = merge.when_not_matched_by_source_delete(theirs)
         merge.execute(pa.Table.from_pylist(rows, schema=self._table.schema), on_bad_vectors="null")
 
     @_writing
     def remove(self, sources: Iterable[str]) -> None:
         """Take sources out of the table, in one commit."""
-        self._table.delete(in_sources(sources))
+        self._table.delete(any_of("chunkSource", sources))
 
     @_writing
-    def update(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Set columns of the rows that are there, by their `id`, in one commit."""
+    def update(self, names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        """Set columns of rows that are there, by their `id`, which is among the names, in one commit."""
         import pyarrow as pa
 
-        schema = self._table.schema
-        rows = pa.table({name: pa.array(values, schema.field(name).type) for name, values in columns.items()})
-        self._table.merge_insert("id").when_matched_update_all().execute(rows)
+        schema, columns = self._table.schema, zip(names, zip(*rows, strict=True), strict=True)
+        batch = pa.table({name: pa.array(column, schema.field(name).type) for name, column in columns})
+        self._table.merge_insert("id").when_matched_update_all().execute(batch)
 
-    @engine_errors("build the indexes", remedy=TRY_AGAIN)
+    @_writing
+    def add_column(self, column: pa.Field[Any]) -> None:
+        """Give the table an empty column, in the place of one of its name."""
+        import pyarrow as pa
+
+        if column.name in self._table.schema.names:
+            self._table.drop_columns([column.name])
+        self._table.add_columns(pa.schema([column]))
+
+    @_writing
     def make_indexes(self, language: str | None) -> None:
-        """Make the indexes that are missing, bring the others up to date, and tidy the files up.
-
-        `language` is that of the stemming; None keeps the one that the table has, which is English at first.
-        """
+        """Make missing indexes and bring the others up to date; no language keeps the one of the table, at first English."""
         from lancedb.index import FTS, Bitmap, BTree, IvfFlat
 
         rows = self._table.count_rows()
@@ -1826,67 +1845,26 @@ class IndexRequest:
         return one_line(source_name(self.folder))
 
 
-def open_table(request: IndexRequest, *, create: bool = False) -> ChunkTable | None:
-    """The table of a request, or None if it is not there; LancelotError where there can be none of its name or place."""
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*", request.table):
-        raise LancelotError(
-            f'"{one_line(request.table)}" cannot be the name of a table.',
-            "Use letters of the English alphabet, digits, _, - and dots.",
-        )
-    for parent in (request.database, *request.database.parents):
-        if parent.suffix == ".lance":
-            raise LancelotError(f"{request.database} is inside a table.", f"Set the folder to {parent.parent}.")
-    return ChunkTable.open(request.database, request.table, create=create)
-
-
-Known = dict[str, dict[str, Any]]
-"""What a table holds of each source: `content_hash`, `modified_at`, SIZE_COLUMN where it has that, and `count_all` chunks."""
-
-
-def known_sources(table: ChunkTable | None) -> Known:
-    """What a table holds of all sources."""
-    if table is None:
-        return {}
-    columns = ["chunkSource", "content_hash", "modified_at", *([SIZE_COLUMN] if table.has(SIZE_COLUMN) else [])]
-    counted = table.rows(*columns).group_by(columns).aggregate([([], "count_all")])
-    return {row["chunkSource"]: row for row in counted.to_pylist()}
-
-
-def sources_below(known: Known, folder: str | Path) -> Known:
-    """What of it lies below a folder."""
-    below = is_below(Path(folder))
-    return {source: row for source, row in known.items() if below(source)}
-
-
-def count_chunks(known: Known) -> int:
-    """The number of chunks of these sources."""
-    return sum(row["count_all"] for row in known.values())
-
-
 def known_by_name(request: IndexRequest, table: ChunkTable | None) -> Known:
-    """What a table holds of a folder that need not exist."""
-    every = known_sources(table)
+    """What a table holds of a folder that need not exist: by its name as given, else by its name without links."""
     # A folder that was moved may have left a link behind: what is meant is the old name.
-    names = (resolve(request.folder) for resolve in (os.path.abspath, os.path.realpath))
-    return next(filter(None, (sources_below(every, name) for name in names)), {})
+    return table.known(request.folder.absolute()) or table.known(os.path.realpath(request.folder)) if table else {}
 
 
 def check_request(request: IndexRequest) -> IndexRequest:
-    """The request with its folder resolved; LancelotError says what is wrong with it."""
+    """The request with its folder resolved; LancelotError says why that cannot be."""
     try:
         folder = request.folder.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         cause, remedy = f"The folder {request.name} cannot be opened ({reason_of(error)})", "Name a folder that exists."
         with contextlib.suppress(LancelotError, ValueError):
-            if known := known_by_name(request, open_table(request)):
+            if known := known_by_name(request, ChunkTable.open(request.database, request.table)):
                 cause += f"; the table {request.table} keeps {plural(len(known), 'file')} of it"
                 remedy = f"If it was renamed or deleted, `{PROGRAM} index --forget {request.name}` takes them out."
         raise LancelotError(f"{cause}.", remedy) from error
     if request.within and not folder.is_relative_to(request.within):
-        raise LancelotError(
-            f"The folder {request.name} is not inside {one_line(str(request.within))}: a link leads out.",
-            "Name a folder inside by a path without links.",
-        )
+        cause = f"The folder {request.name} is not inside {one_line(str(request.within))}: a link leads out."
+        raise LancelotError(cause, "Name a folder inside by a path without links.")
     return replace(request, folder=folder)
 
 
@@ -1907,7 +1885,7 @@ def write_lock(database: Path) -> contextlib.AbstractContextManager[Any]:
 
 def forget_folder(request: IndexRequest) -> tuple[int, int]:
     """Take the files of a folder out of the table; return how many files and chunks that were, or in a dry run would be."""
-    table = open_table(request)
+    table = ChunkTable.open(request.database, request.table)
     known = known_by_name(request, table)
     if table is None or not known:
         cause = f"The table {request.table} of {request.database} holds nothing of {request.name}."
@@ -1915,7 +1893,7 @@ def forget_folder(request: IndexRequest) -> tuple[int, int]:
     if not request.dry_run:
         with write_lock(request.database):
             table.remove(known)
-            table.set_complete(complete=not table.without_vector("id"))
+            table.note_vectors()
     return len(known), count_chunks(known)
 
 
@@ -1930,9 +1908,8 @@ def hash_file(path: Path) -> str:
 class IndexRun:
     """One run over a folder, which can be stopped between two commits, and what it did.
 
-    `report` gets what is being done ("files", "vectors", "indexes"), how many are done, and of how many. `unchanged` files
-    were there already; `chunks` are those of the folder's files in the table; `partial` says that not all of the folder
-    could be looked at.
+    `report` gets what is being done ("files", "vectors", "indexes"), how many are done, and of how many. `chunks` are those
+    of the folder in the table; `partial` says that not all of the folder could be looked at.
     """
 
     request: IndexRequest
@@ -1952,28 +1929,27 @@ class IndexRun:
     seconds: float = 0.0
     partial: bool = False
     _known: Known = field(default_factory=dict)
-    _touched: list[tuple[FoundFile, int]] = field(default_factory=list)
     _waiting: list[tuple[FoundFile, Extraction]] = field(default_factory=list)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it ended before all was done."""
-        return self.stop.is_set()
+    _touched: list[tuple[str, dt.datetime, int]] = field(default_factory=list)
 
     def run(self, *, confirm: Callable[[str], bool] = lambda _message: False) -> IndexRun:
         """Bring the table up to date with the folder; a dry run only finds out what that would be.
 
         `confirm` gets a sentence where more than half of the table would go, and says whether that is meant.
         """
-        started = time.monotonic()
+        started, request = time.monotonic(), self.request
         # What is refused is refused before anything is made in the folder.
-        patterns = self._patterns(open_table(self.request))
+        table = ChunkTable.open(request.database, request.table)
+        patterns = self._patterns(table)
         listing = self._list_files(patterns)
-        if not self.stopped:
-            with contextlib.nullcontext() if self.request.dry_run else write_lock(self.request.database):
-                self._update_table(patterns, listing, confirm)
-        if self.partial:
-            self.notes.append("Not all of the folder could be looked at: what the table holds of the rest stays.")
+        if not self.stop.is_set():
+            with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
+                table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
+                self._check_removal(table.known() if table else {}, listing, confirm)
+                if table and not request.dry_run:
+                    self._update_table(table, patterns, listing)
+                else:
+                    self._index_files(None, listing)
         self.notes += self.embedder.notes
         self.seconds = time.monotonic() - started
         return self
@@ -1987,9 +1963,8 @@ class IndexRun:
         patterns = {name: list(map(str, kept.get(name, ()))) for name in patterns}
         if any(patterns.values()):
             shown = listed(f"--{name} '{one_line(value)}'" for name, some in patterns.items() for value in some)
-            self.notes.append(
-                f"The patterns of the last run over this folder hold: {shown}. --no-patterns forgets them."
-            )
+            note = f"The patterns of the last run over this folder hold: {shown}. --no-patterns forgets them."
+            self.notes.append(note)
         return patterns
 
     def _list_files(self, patterns: Mapping[str, Sequence[str]]) -> FileFinder:
@@ -1999,48 +1974,25 @@ class IndexRun:
         if reason := listing.failed.get(source_name(request.folder)):
             cause = f"{request.name} was not indexed, since {reason}."
             raise LancelotError(cause, "See to its rights and its disk; what the table holds of it stays.")
-        if patterns["include"] and not listing.files and not self.stopped:
-            raise LancelotError(
-                f"No file of {request.name} matches {listed(patterns['include'])}.",
-                "Give --include a pattern as in .gitignore, such as '*.md', or --no-patterns; nothing was changed.",
-            )
+        if patterns["include"] and not listing.files and not self.stop.is_set():
+            cause = f"No file of {request.name} matches {listed(patterns['include'])}."
+            raise LancelotError(cause, "Give --include a pattern as in .gitignore, such as '*.md', or --no-patterns.")
         self.ignored.update(listing.ignored)
         self.failed.update(listing.failed)
         self.notes += listing.notes
         self.partial = bool(listing.failed)
+        if self.partial:
+            self.notes.append("Not all of the folder could be looked at: what the table holds of the rest stays.")
         return listing
 
-    def _update_table(
-        self, patterns: Mapping[str, Sequence[str]], listing: FileFinder, confirm: Callable[[str], bool]
-    ) -> None:
-        request = self.request
-        table = open_table(request, create=not request.dry_run)
-        every = known_sources(table)
-        self._known = sources_below(every, request.folder)
-        self._check_removal(every, listing, confirm)
-        if request.dry_run:
-            table = None
-        if table:
-            table.keep_patterns(source_name(request.folder), patterns)
-            self._add_columns(table)
-        self._index_files(table, listing)
-        if table and not self.stopped:
-            self._note_times(table)
-            self._fill_in_vectors(table)
-            self.report("indexes", 0, 1)
-            table.make_indexes(request.language)
-        if table:
-            missing = table.without_vector("chunkSource")
-            table.set_complete(complete=not missing)
-            self.without_vector = sum(map(is_below(request.folder), missing))
-
-    def _gone(self, listing: FileFinder, kept: Collection[str]) -> Known:
-        here = {source for source in self._known if source in kept or listing.may_hold(source)}
-        return {source: row for source, row in self._known.items() if source not in here}
+    def _gone(self, listing: FileFinder, kept: set[str]) -> Known:
+        gone = [source for source in self._known if source not in kept and not listing.may_hold(source)]
+        return {source: self._known[source] for source in gone}
 
     def _check_removal(self, every: Known, listing: FileFinder, confirm: Callable[[str], bool]) -> None:
         """Refuse to take out all of a folder or more than half of the table, unless that is meant."""
-        request, all_chunks = self.request, count_chunks(every)
+        request, below, all_chunks = self.request, is_below(self.request.folder), count_chunks(every)
+        self._known = {source: row for source, row in every.items() if below(source)}
         gone = self._gone(listing, {file.source for file in listing.files if file.size})
         if not listing.files and gone and not request.force_empty:  # a disk that is not there looks like that
             raise LancelotError(
@@ -2066,26 +2018,38 @@ class IndexRun:
         elif not confirm(message):
             raise LancelotError(message, f"Nothing was changed; run `{PROGRAM} index` with --yes if that is meant.")
 
-    def _add_columns(self, table: ChunkTable) -> None:
-        """Add the columns that are missing; by force the vectors of another model get a new one, too."""
+    def _update_table(self, table: ChunkTable, patterns: Mapping[str, Sequence[str]], listing: FileFinder) -> None:
+        table.keep_patterns(source_name(self.request.folder), patterns)
+        self._choose_model(table)
+        self._index_files(table, listing)
+        if not self.stop.is_set():
+            if self._touched:
+                table.update(("id", "modified_at", SIZE_COLUMN), self._touched)
+            if table.length:
+                self._fill_in_vectors(table)
+            self.report("indexes", 0, 1)
+            table.make_indexes(self.request.language)
+        self.without_vector = sum(map(is_below(self.request.folder), table.note_vectors()))
+
+    def _choose_model(self, table: ChunkTable) -> None:
+        """Make the column of vectors where there is none; by force the vectors of another model get a new one."""
         model = self.embedder.model
-        if not table.has(SIZE_COLUMN):
-            table.add_column(chunk_schema().field(SIZE_COLUMN))
-        if table.length and not self.request.force:
-            if model != table.model and self.embedder.works and self.embedder.is_named:
-                self.notes.append(
-                    f"The vectors are by {table.model}, which is used again; --force makes them by {model}."
-                )
+        if not self.embedder.works:
             return
-        length = self.embedder.length_of(model) if self.embedder.works else 0
+        if table.length and not self.request.force:
+            if model != table.model and self.embedder.is_named:
+                note = f"The vectors are by {table.model}, which is used again; --force makes them by {model}."
+                self.notes.append(note)
+            return
+        length = self.embedder.length_of(model)
         if length and (model, length) != (table.model, table.length):
             table.add_column(vector_field(model, length))
 
     def _index_files(self, table: ChunkTable | None, listing: FileFinder) -> None:
-        """Bring in every file that is new or changed, and take out those that are gone."""
+        """Bring in every file that is new or changed, and take out those that are gone; without a table only count."""
         kept = set()
         for position, file in enumerate(listing.files):
-            if self.stopped:
+            if self.stop.is_set():
                 break
             self.report("files", position, len(listing.files))
             if self._is_unchanged(file) or self._read(file):
@@ -2094,21 +2058,22 @@ class IndexRun:
             if waiting >= BATCH_CHUNKS or len(self._waiting) >= BATCH_FILES:
                 self._write(table)
         self._write(table)
-        gone = {} if self.stopped else self._gone(listing, kept)
+        gone = {} if self.stop.is_set() else self._gone(listing, kept)
         if gone and table:
             table.remove(gone)
         self.removed = len(gone)
         self.chunks += count_chunks(self._known) - count_chunks(gone)
 
     def _is_unchanged(self, file: FoundFile) -> bool:
-        """Whether the table holds the file as it is; where only its size or time differs, its content is compared."""
+        """Return whether the table holds the file as it is; where only its size or time differs, its content is compared."""
         known = self._known.get(file.source)
         if known is None or self.request.force:
             return False
-        if (known["modified_at"], known.get(SIZE_COLUMN)) != (moment_of(file), file.size):
+        state = (moment_of(file), file.size)
+        if (known["modified_at"], known.get(SIZE_COLUMN)) != state:
             if known["content_hash"] != hash_file(file.path):
                 return False
-            self._touched.append((file, known["count_all"]))
+            self._touched += [(chunk_id(file.source, index), *state) for index in range(known["count_all"])]
         self.unchanged += 1
         return True
 
@@ -2117,62 +2082,43 @@ class IndexRun:
         extraction = self.extractor.extract(file.path)
         if extraction.ignored:
             self.ignored[extraction.ignored] += 1
-        elif extraction.failed:
-            self.failed[file.source] = extraction.failed
-        else:
+            return False
+        if problem := extraction.failed or extraction.missing:
+            self.failed[file.source] = problem
+        if not extraction.failed:
             known = self._known.get(file.source)
             self.new += known is None
             self.updated += known is not None
             self.chunks += len(extraction.chunks) - (known["count_all"] if known else 0)
-            self.failed |= {file.source: extraction.missing} if extraction.missing else {}
             self._waiting.append((file, extraction))
-        return not extraction.ignored
+        return True
 
     def _write(self, table: ChunkTable | None) -> None:
-        """Write the files that wait, in one commit, with the vectors that the table has for their texts."""
         files, self._waiting = self._waiting, []
-        if not files or not table:
-            return
-        vectors, anew = {}, self.request.force and self.embedder.works
-        changed = [file.source for file, _ in files if file.source in self._known]
-        if changed and table.length and not anew:
-            where = f"{in_sources(changed)} AND {VECTOR_COLUMN} IS NOT NULL"
-            rows = table.rows("text", VECTOR_COLUMN, where=where).to_pylist()
-            vectors = {row["text"]: array.array("f", row[VECTOR_COLUMN]) for row in rows}
-        if any(chunk.text not in vectors for _, extraction in files for chunk in extraction.chunks):
-            table.set_complete(complete=False)
-        table.replace(files, vectors)
-
-    def _note_times(self, table: ChunkTable) -> None:
-        """Note the new times and sizes of files whose content is the same."""
-        rows = [(chunk_id(file.source, at), file) for file, chunks in self._touched for at in range(chunks)]
-        if rows:
-            times, sizes = [moment_of(file) for _, file in rows], [file.size for _, file in rows]
-            table.update({"id": [row for row, _ in rows], "modified_at": times, SIZE_COLUMN: sizes})
+        if files and table:
+            table.replace(files, keep_vectors=not (self.request.force and self.embedder.works))
 
     def _fill_in_vectors(self, table: ChunkTable) -> None:
         """Embed the chunks that have no vector, also those of earlier runs: without a key, or while a server failed."""
-        missing = table.without_vector("id") if table.length else []
+        missing = table.rows("id", where=f"{VECTOR_COLUMN} IS NULL")["id"].to_pylist()
         for start in range(0, len(missing), BATCH_CHUNKS):
-            if not self.embedder.works or self.stopped:
+            if not self.embedder.works or self.stop.is_set():
                 return
             self.report("vectors", start, len(missing))
-            ids = ", ".join(map(quote_text, missing[start : start + BATCH_CHUNKS]))
-            rows = table.rows("id", "text", where=f"id IN ({ids})").to_pylist()
+            where = any_of("id", missing[start : start + BATCH_CHUNKS])
+            rows = table.rows("id", "text", where=where).to_pylist()
             vectors = self._embed(table, list(dict.fromkeys(row["text"] for row in rows)))
-            filled = {row["id"]: vectors[row["text"]] for row in rows if row["text"] in vectors}
+            filled = [(row["id"], vectors[row["text"]]) for row in rows if row["text"] in vectors]
             if filled:
-                table.update({"id": list(filled), VECTOR_COLUMN: list(filled.values())})
+                table.update(("id", VECTOR_COLUMN), filled)
 
     def _embed(self, table: ChunkTable, texts: Sequence[str]) -> dict[str, Vector[float]]:
         """The vectors of texts, as far as they have one of the table's length."""
         vectors = self.embedder.embed(texts, model=table.model or self.embedder.model)
         lengths = {len(vector) for vector in vectors if vector} - {table.length}
         if lengths:
-            self.embedder.failure = (
-                f"{table.model} gives vectors of length {max(lengths)} now, and those of the table have {table.length}; "
-                "--force makes all of them anew."
-            )
+            change = f"vectors of length {max(lengths)} now, and those of the table have {table.length}"
+            self.embedder.failure = f"{table.model} gives {change}; --force makes all of them anew."
         return {text: one for text, one in zip(texts, vectors, strict=True) if one and len(one) == table.length}
 
 
@@ -2197,15 +2143,16 @@ def index_object(run: IndexRun) -> dict[str, Any]:
         "table": run.request.table,
         "database": source_name(run.request.database),
         "dryRun": run.request.dry_run,
-        "stopped": run.stopped,
+        "stopped": run.stop.is_set(),
     }
-    return answer | {k: v for k, v in (("ignored", run.ignored), ("failed", failed), ("notes", run.notes)) if v}
+    lists = {"ignored": run.ignored, "failed": failed, "notes": run.notes}
+    return answer | {name: value for name, value in lists.items() if value}
 
 
 def index_lines(run: IndexRun) -> str:
     """What a run did, for a person: one line, then why files were left out, and each that could not be read."""
     request = run.request
-    did = "Would index" if request.dry_run else "Stopped indexing" if run.stopped else "Indexed"
+    did = "Would index" if request.dry_run else "Stopped indexing" if run.stop.is_set() else "Indexed"
     counts = f"{run.new:,} new, {run.updated:,} updated, {run.unchanged:,} unchanged, {run.removed:,} removed"
     files = f"{plural(run.new + run.updated + run.unchanged, 'file')} ({counts})"
     chunks = f"{plural(run.chunks, 'chunk')} in {run.seconds:.1f} s"
@@ -2230,12 +2177,8 @@ REPORT_SECONDS = 0.25
 """Between two reports of progress to another program."""
 
 
-def _stop_event(*, at_end_of_input: bool) -> threading.Event:
-    """An event that Ctrl-C, a polite end of the process and, where wanted, the end of our input set.
-
-    A second signal ends the process at once. Our input ends when the program that started this closes it, or is gone.
-    """
-    stop = threading.Event()
+def _set_when_asked_to_stop(stop: threading.Event, *, at_end_of_input: bool) -> None:
+    """Set an event at a first Ctrl-C or SIGTERM; the end of our input says that the program that started this is gone."""
 
     def handle(_signal: int, _frame: object) -> None:
         if stop.is_set():
@@ -2251,7 +2194,6 @@ def _stop_event(*, at_end_of_input: bool) -> threading.Event:
     signal.signal(signal.SIGTERM, handle)
     if at_end_of_input:
         threading.Thread(target=wait, daemon=True).start()
-    return stop
 
 
 def _index_request(session: Session) -> IndexRequest:
@@ -2277,8 +2219,8 @@ def _confirm_removal(message: str) -> bool:
 
 
 def _index(session: Session, report: Callable[[str, int, int], None]) -> IndexRun:
-    options, request = session.arguments, check_request(_index_request(session))
-    stop = _stop_event(at_end_of_input=options.report)
+    options, request, stop = session.arguments, check_request(_index_request(session)), threading.Event()
+    _set_when_asked_to_stop(stop, at_end_of_input=options.report)
     embedder = Embedder(session.settings)
     if options.no_vectors:
         embedder = Embedder(load_settings({}, request.database), key=lambda _: KeyLookup(None))
@@ -2306,16 +2248,31 @@ def _index_for_program(session: Session) -> int:
     return 0
 
 
+def _index_for_person(session: Session) -> int:
+    import tqdm
+
+    at_terminal = sys.stderr is not None and sys.stderr.isatty()
+    with tqdm.tqdm(file=sys.stderr, leave=False, disable=not at_terminal) as bar:
+
+        def report(doing: str, done: int, total: int) -> None:
+            if bar.desc != f"{doing}: ":
+                bar.set_description(doing, refresh=False)
+                bar.reset(total)
+            bar.update(done - bar.n)
+
+        run = _index(session, report if at_terminal else lambda *_: None)
+    print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: index_lines(run))
+    return 130 if run.stop.is_set() else int(run.partial)
+
+
 def _forget(session: Session) -> int:
     request = _index_request(session)
     files, chunks = forget_folder(request)
-    folder, database = source_name(request.folder), source_name(request.database)
+    database, did = source_name(request.database), "Would take" if request.dry_run else "Took"
     counts = {"removedFiles": files, "removedChunks": chunks, "dryRun": request.dry_run}
-    places = {"folder": folder, "table": request.table, "database": database}
-    line = (
-        f"{'Would take' if request.dry_run else 'Took'} {plural(files, 'file')} ({plural(chunks, 'chunk')}) of "
-        f"{request.name} out of the table {request.table} of {database}"
-    )
+    places = {"folder": source_name(request.folder), "table": request.table, "database": database}
+    taken = f"{plural(files, 'file')} ({plural(chunks, 'chunk')}) of {request.name}"
+    line = f"{did} {taken} out of the table {request.table} of {database}"
     print_answer(session, as_json=lambda: compact_json(counts | places), as_lines=lambda: line)
     return 0
 
@@ -2326,22 +2283,7 @@ def command_index(session: Session) -> int:
         return _index_for_program(session)
     for problem in session.settings.problems:
         say(f"{PROGRAM}: {problem}", to=sys.stderr)
-    if session.arguments.forget:
-        return _forget(session)
-    import tqdm
-
-    at_terminal = sys.stderr is not None and sys.stderr.isatty()
-    with tqdm.tqdm(file=sys.stderr, leave=False, disable=not at_terminal) as bar:
-
-        def report(doing: str, done: int, total: int) -> None:
-            if bar.desc != f"{doing}: ":
-                bar.reset(total)
-                bar.set_description(doing)
-            bar.update(done - bar.n)
-
-        run = _index(session, report if at_terminal else lambda *_: None)
-    print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: index_lines(run))
-    return 130 if run.stopped else int(run.partial)
+    return _forget(session) if session.arguments.forget else _index_for_person(session)
 
 
 def command_extract() -> int:
@@ -2352,11 +2294,10 @@ def command_extract() -> int:
     return 0
 
 
-def _language(text: str) -> str:
-    return read_choice(text, choices=[name.lower() for name in LANGUAGES]).capitalize()
-
-
 def _add_index(parser: argparse.ArgumentParser) -> None:
+    def language(text: str) -> str:
+        return read_choice(text, choices=[name.lower() for name in LANGUAGES]).capitalize()
+
     path, what = type_of_option(read_path), parser.add_mutually_exclusive_group(required=True)
     what.add_argument("folder", nargs="?", metavar="FOLDER", type=path, help="the folder of files to index")
     shown = "take what the table holds of this folder out of it, such as the old name of one that was renamed"
@@ -2367,7 +2308,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
         shown = f"{verb} the files that this pattern matches, as in .gitignore; may be given several times"
         parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=shown)
     shown = f"the language whose word endings the full-text index knows (English): {', '.join(LANGUAGES)}"
-    parser.add_argument("--language", type=type_of_option(_language), metavar="LANGUAGE", help=shown)
+    parser.add_argument("--language", type=type_of_option(language), metavar="LANGUAGE", help=shown)
     for option, shown in (
         ("--force", "read every file anew, also those that did not change"),
         ("--force-empty", "take every file out where the folder has none any more; its disk may be missing"),

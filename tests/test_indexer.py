@@ -613,7 +613,7 @@ def test_no_embedding_function_of_a_table_is_run_by_a_write(files: Path, index: 
     found = lancelot_index.FoundFile(files / "guide.md", "guide.md", 1, 1.0)
     chunk = lancelot_index.Chunk("words", "", "", 0, "text")
     with pytest.raises(KeyError, match="openai"):
-        lancelot_index.ChunkTable(table).replace([(found, lancelot_index.Extraction((chunk,)))], {})
+        lancelot_index.ChunkTable(table).replace([(found, lancelot_index.Extraction((chunk,)))])
     assert table.count_rows() == 0
 
 
