@@ -21,7 +21,6 @@ import difflib
 import errno
 import functools
 import getpass
-import itertools
 import json
 import os
 import re
@@ -733,23 +732,6 @@ def edit_diff(client: Client, edit: FileEdit) -> str:
 # Each check is a line; `examine` bounds and cleans these as it does those of the status.
 
 
-# --- checks that ask a server, or may wait for a person
-
-
-LIVE_SECONDS = 60.0
-
-
-def _wrong_lengths(length: int, layouts: Iterable[TableLayout]) -> list[Check]:
-    lines: list[Check] = []
-    for layout in layouts:
-        held = sorted(set(layout.vectors.values()))
-        if held and length not in held:
-            sizes = listed(map(str, held))
-            told = f"The vectors of {layout.table} have length {sizes}, not {length}: {models_of_length(held[0])}."
-            lines.append(Check("embeddings", "warning", told, "Set EMBEDDING_MODEL to the model that made the table."))
-    return lines
-
-
 def _embedding_remedy(kind: ErrorKind, status: Status) -> str:
     in_environment = status.key.place == "environment"
     another_key = "Set OPENAI_API_KEY to another key." if in_environment else "Store another key with `lancelot init`."
@@ -762,67 +744,67 @@ def _embedding_remedy(kind: ErrorKind, status: Status) -> str:
     return remedies.get(kind, "Check OPENAI_BASE_URL and EMBEDDING_MODEL.")
 
 
-def _embedding_lines(embedder: Embedder, model: str, status: Status) -> list[Check]:
-    """Embeds one word for real with a model, and compares the vector's length with those of the tables that need it."""
-    host = host_of(status.settings.endpoint)
-    try:
-        length = len(embedder.embed([PLAIN_TEXT], model=model)[0])
-    except LancelotError as error:
-        remedy = _embedding_remedy(error.kind, status)
-        return [Check("embeddings", "failed", str(error), remedy, refused=error.kind == "refused-key")]
-    tables = [layout for layout in status.tables if (layout.model or embedder.model) == model]
-    return [Check("embeddings", "ok", f"{host} embeds with {model}: length {length}."), *_wrong_lengths(length, tables)]
-
-
-def check_embeddings(status: Status) -> list[Check]:
-    """Embeds one word for real with each model that the tables need: the one that they name, else that of the settings."""
+def check_embeddings(status: Status) -> Iterator[Check]:
+    """Embed a word with each model that the tables name, or that of the settings; yield whether the vectors' lengths fit."""
     settings = status.settings
     if settings.is_invalid("OPENAI_BASE_URL"):
-        return [Check("embeddings", "failed", status.why_no_embeddings, "Correct OPENAI_BASE_URL, or unset it.")]
+        yield Check("embeddings", "failed", status.why_no_embeddings, "Correct OPENAI_BASE_URL, or unset it.")
+        return
     if not status.embeddings:
-        told = "No key and no endpoint: searches are by words, and nothing leaves this machine."
-        return [Check("embeddings", "ok", told)]
+        message = "No key and no endpoint: searches are by words, and nothing leaves this machine."
+        yield Check("embeddings", "ok", message)
+        return
     embedder = Embedder(settings, key=lambda _: status.key)
-    used = dict.fromkeys(layout.model or settings.embedding_model for layout in status.tables if layout.vectors)
-    lines = (_embedding_lines(embedder, model, status) for model in used or [settings.embedding_model])
-    return list(itertools.chain.from_iterable(lines))
+    tables: dict[str, list[TableLayout]] = {}
+    for layout in filter(lambda layout: layout.vectors, status.tables):
+        tables.setdefault(layout.model or settings.embedding_model, []).append(layout)
+    for model, layouts in (tables or {settings.embedding_model: []}).items():
+        try:
+            length = len(embedder.embed([PLAIN_TEXT], model=model)[0])
+        except LancelotError as error:
+            remedy, refused = _embedding_remedy(error.kind, status), error.kind == "refused-key"
+            yield Check("embeddings", "failed", str(error), remedy, refused=refused)
+            continue
+        yield Check("embeddings", "ok", f"{host_of(settings.endpoint)} embeds with {model}: length {length}.")
+        for layout in layouts:
+            lengths = sorted(set(layout.vectors.values()))
+            if length not in lengths:
+                shown = f"length {listed(map(str, lengths))}, not {length}: {models_of_length(lengths[0])}"
+                remedy = "Set EMBEDDING_MODEL to the model that made the table."
+                yield Check("embeddings", "warning", f"The vectors of {layout.table} have {shown}.", remedy)
 
 
-def check_chat(status: Status) -> list[Check]:
-    """Asks the chat model for one word, where one is set."""
+def check_chat(status: Status) -> Iterator[Check]:
+    """Ask the chat model for one word, if one is set."""
     settings = status.settings
     if not settings.chat_model and not settings.is_invalid("LANCELOT_CHAT_BASE_URL"):
-        return [Check("chat model", "ok", "None is set, so lancedb_ask is not offered.")]
-    try:
-        ChatModel(settings).reply("Reply with one word.", "Are you there?")
-    except LancelotError as error:
-        return [Check("chat model", "failed", error.cause, error.remedy)]
-    return [Check("chat model", "ok", f"{host_of(settings.chat_endpoint)} answers with {settings.chat_model}.")]
+        yield Check("chat model", "ok", "None is set, so lancedb_ask is not offered.")
+        return
+    ChatModel(settings).reply("Reply with one word.", "Are you there?")
+    yield Check("chat model", "ok", f"{host_of(settings.chat_endpoint)} answers with {settings.chat_model}.")
 
 
-def check_keychain(status: Status) -> list[Check]:
-    """Whether the system keychain answers, where the search for a key did not come that far."""
+def check_keychain(status: Status) -> Iterator[Check]:
+    """Yield whether the system keychain answers, if the search for a key did not come that far."""
     if status.key.place != "environment":
-        return []
+        return
     try:
         keychain_read(key_name(status.settings.endpoint))
     except LancelotError as error:
         if error.kind != "failed":
-            return [Check("keychain", "warning", error.cause, error.remedy or "Unlock it, or keep the key elsewhere.")]
-        return [Check("keychain", "ok", f"{error.cause} `lancelot init` keeps a key in an encrypted file instead.")]
-    return [Check("keychain", "ok", "The system keychain answers.")]
+            yield Check("keychain", "warning", error.cause, error.remedy or "Unlock it, or keep the key elsewhere.")
+        else:
+            yield Check("keychain", "ok", f"{error.cause} `lancelot init` keeps a key in an encrypted file instead.")
+    else:
+        yield Check("keychain", "ok", "The system keychain answers.")
 
 
 LIVE_CHECKS = (
     Examination("keychain", check_keychain),
-    Examination("embeddings", check_embeddings, seconds=LIVE_SECONDS),
+    Examination("embeddings", check_embeddings, seconds=60),
     Examination("chat model", check_chat, seconds=MAX_SECONDS + 5),  # its own limit is what the person set
 )
 """What `doctor` alone looks at, after all that the status does."""
-
-
-# --- doctor
-
 
 SERVER_SECONDS = STATUS_SECONDS + 15
 """What the session with the server may take: its status waits for a folder that does not answer."""
@@ -831,22 +813,17 @@ ENDING_SECONDS = 10.0
 """What the client may take, beyond its time, to end a server that does not answer."""
 
 
-def _innermost(error: BaseException) -> BaseException:
-    """The error itself, or the first one within groups of errors, whose own text says nothing."""
-    within = getattr(error, "exceptions", None)
-    return _innermost(within[0]) if within else error
-
-
-async def _ask_server(
-    command: Sequence[str], environ: Mapping[str, str], log: TextIO, cwd: str | None
-) -> tuple[int, str]:
-    """Starts a server as a client does; returns how many tools it has, and what its status says of a folder or table at fault."""
+async def _server_status(start: Session, log: TextIO, cwd: str | None) -> tuple[int, str]:
+    """Start a server as a client does; return how many tools it has, and what keeps it from its folder or table, or ""."""
     import anyio
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    program, *arguments = command
-    server = StdioServerParameters(command=program, args=arguments, env=dict(environ), cwd=cwd)
+    options = {"LANCEDB_PATH": start.arguments.path, "LANCEDB_TABLE": start.arguments.table}
+    given = {name: value for name, value in options.items() if value}
+    environ = {**start.environ, **given, "LANCELOT_LOG_LEVEL": "error"}
+    program, *arguments = start.command
+    server = StdioServerParameters(command=program, args=arguments, env=environ, cwd=cwd)
     with anyio.fail_after(SERVER_SECONDS):
         async with Client(stdio_client(server, errlog=log)) as client:
             tools = (await client.list_tools()).tools
@@ -857,38 +834,34 @@ async def _ask_server(
     return len(tools), status.get("problem") or status.get("defaultTableProblem") or ""
 
 
-def _server_environment(session: Session) -> dict[str, str]:
-    """The environment of this command with the options of its command line, and a log of errors alone."""
-    options = {"LANCEDB_PATH": session.arguments.path, "LANCEDB_TABLE": session.arguments.table}
-    given = {name: value for name, value in options.items() if value}
-    return {**session.environ, **given, "LANCELOT_LOG_LEVEL": "error"}
+def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
+    """Return how a round trip through a server went: this very program, started and asked by an MCP client.
 
-
-def check_server(session: Session, *, cwd: str | None = None) -> list[Check]:
-    """A round trip through a server: this very program, started and asked by an MCP client, and how long it took.
-
-    A second line tells of a folder or a table that this server cannot read.
+    A second line is about a folder or a table that this server cannot read.
     """
     import anyio
 
     started = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
-            tools, problem = anyio.run(_ask_server, session.command, _server_environment(session), log, cwd)
+            tools, problem = anyio.run(_server_status, start, log, cwd)
         except Exception as error:  # noqa: BLE001 - whatever keeps a server from answering is the finding
+            cause: BaseException = error
+            while within := getattr(cause, "exceptions", None):  # a group's own text says nothing
+                cause = within[0]
             log.seek(0)
             last = one_line((log.read().strip().splitlines() or [""])[-1])
-            cause = _innermost(error)
             why = last or ("no answer in time" if isinstance(cause, TimeoutError) else reason_of(cause))
-            told = f"The server did not answer within {time.monotonic() - started:.1f} s: {why}."
-            return [Check("server", "failed", told, f"Run by hand: {' '.join(session.command)}")]
-    told = f"initialize, tools/list ({plural(tools, 'tool')}) and lancedb_status: {time.monotonic() - started:.1f} s."
-    folder = (
-        [Check("folder", "failed", f"The server answers, but there is nothing that it can search: {problem}")]
-        if problem
-        else []
+            message = f"The server did not answer within {time.monotonic() - started:.1f} s: {why}."
+            return [Check("server", "failed", message, f"Run by hand: {' '.join(start.command)}")]
+    message = (
+        f"initialize, tools/list ({plural(tools, 'tool')}) and lancedb_status: {time.monotonic() - started:.1f} s."
     )
-    return [Check("server", "ok", told), *folder]
+    checks = [Check("server", "ok", message)]
+    if problem:
+        message = f"The server answers, but there is nothing that it can search: {problem}"
+        checks.append(Check("folder", "failed", message))
+    return checks
 
 
 def command_doctor(session: Session) -> int:
@@ -905,7 +878,7 @@ def command_doctor(session: Session) -> int:
         say_json(compact_json({"lancelot": __version__, "health": [check_object(check) for check in checks]}))
     else:
         say(f"\n{verdict(checks)}")
-    return 1 if any(check.status == "failed" for check in checks) else 0
+    return int(any(check.status == "failed" for check in checks))
 
 
 # ======================================================================================================================
@@ -915,18 +888,12 @@ def command_doctor(session: Session) -> int:
 # taken from the command line nor shown. What starts from a client's file is tried once, as the client will start it.
 
 
-def _is_interactive(session: Session) -> bool:
-    options = session.arguments
-    return sys.stdin.isatty() and not options.yes and not options.api_key_stdin
-
-
 def _input_ended() -> LancelotError:
     return LancelotError("The input ended before every question was answered.", "Nothing was stored.")
 
 
-def _ask(question: str, suggested: str) -> str:
-    suffix = f" [{shown_path(suggested)}]" if suggested else ""
-    say(f"{question}{suffix}: ", to=sys.stderr, end="")
+def _answer_to(question: str, suggested: str) -> str:
+    say(f"{question}{f' [{shown_path(suggested)}]' if suggested else ''}: ", to=sys.stderr, end="")
     answer = sys.stdin.readline()
     if not answer:
         raise _input_ended()
@@ -941,70 +908,60 @@ def _checked_answer(what: str, text: str, parse: Callable[[str], str]) -> str:
         raise LancelotError(f"The {what} is not {error}.", "Run `init` again and give one that is.") from error
 
 
-def _no_server(stored: str) -> str:
-    return "blank to keep it, - for OpenAI or none" if stored else "blank for OpenAI or none"
-
-
 def _this_machine(session: Session) -> Machine:
     return Machine(this_system(), session.environ, Path.cwd())
 
 
-def _is_found(client: Client, machine: Machine, scope: FileScope) -> bool:
-    """Whether the client has files of this scope, and has been used here: on this machine or in this project."""
-    paths = client_paths(client, machine, scope)
-    return bool(paths) and (is_installed(client, machine) or (scope == "project" and paths[0].exists()))
-
-
-def _named_clients(session: Session) -> list[Client]:
-    """The clients of `--client`; with `all` those that are found on this machine and have files of this scope."""
-    if not session.arguments.client:
+def _client_files(session: Session) -> list[tuple[Client, Path]]:
+    """Return the files of the clients of `--client`: with `all` of those found on this machine or in this project."""
+    names, scope, machine = session.arguments.client, session.arguments.scope, _this_machine(session)
+    if not names:
         raise LancelotError(
             "--scope, --remove and --dry-run are about the files of clients.", "Say which: --client NAME."
         )
-    machine, scope = _this_machine(session), session.arguments.scope
-    chosen = [client for client in CLIENTS if client.name in session.arguments.client]
-    if missing := [client.name for client in chosen if not client_paths(client, machine, scope)]:
-        able = listed(client.name for client in CLIENTS if client.project)
-        raise LancelotError(
-            f"{listed(missing)} has no file of a project.", f"Leave --scope out; these have one: {able}."
-        )
-    if "all" in session.arguments.client:
-        chosen = [client for client in CLIENTS if client in chosen or _is_found(client, machine, scope)]
-    if not chosen:
-        raise LancelotError(
-            "No client was found on this machine.",
-            f"Name one: {listed(one.name for one in CLIENTS)}; or leave --client out, for lines to give to another.",
-        )
-    return chosen
+    files: list[tuple[Client, Path]] = []
+    for client in CLIENTS:
+        paths = client_paths(client, machine, scope)
+        if client.name in names and not paths:
+            able = listed(client.name for client in CLIENTS if client.project)
+            remedy = f"Leave --scope out; these have one: {able}."
+            raise LancelotError(f"{client.name} has no file of a project.", remedy)
+        is_found = is_installed(client, machine) or (scope == "project" and any(path.exists() for path in paths))
+        if client.name in names or ("all" in names and is_found):
+            files += [(client, path) for path in paths]
+    if not files:
+        remedy = f"Name one: {listed(client.name for client in CLIENTS)}; or leave --client out, for lines to copy."
+        raise LancelotError("No client was found on this machine.", remedy)
+    return files
 
 
 def _project_path(session: Session) -> str:
-    """The folder that an entry of this project names, or "". An address is not taken from a file that others may write."""
-    for client in _named_clients(session) if session.arguments.scope == "project" else ():
-        for path in client_paths(client, _this_machine(session), "project"):
-            with contextlib.suppress(OSError, ValueError, RecursionError):
-                variables = (entry_in(client, _file_content(path)) or {}).get("env")
-                folder = variables.get("LANCEDB_PATH") if isinstance(variables, dict) else None
-                if isinstance(folder, str) and folder.strip() and not is_address(folder):
-                    return folder
+    """Return the folder that an entry of this project names, or ""; no address: others may write such a file."""
+    for client, path in _client_files(session) if session.arguments.scope == "project" else ():
+        with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
+            folder = (entry_in(client, _file_content(path)) or {})["env"]["LANCEDB_PATH"]
+            if folder.strip() and not is_address(folder):
+                return str(folder)
     return ""
 
 
-def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
-    """The answers to store, by variable name; "" takes a stored one out."""
+def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]:
+    """Return the answers to store, by variable name; "" takes a stored one out."""
     options, settings = session.arguments, session.settings
-    found = anythingllm_folder(_this_machine(session))
-    if found and not options.path:
-        say(f"AnythingLLM's folder was found: {found}")
-    suggested = settings.path or (str(found) if found else "")
+    anythingllm = anythingllm_folder(_this_machine(session))
+    if anythingllm and not options.path:
+        say(f"AnythingLLM's folder was found: {anythingllm}")
+    suggested = settings.path or str(anythingllm or "")
     if settings.origins["LANCEDB_PATH"] != "environment":
         suggested = _project_path(session) or suggested
-    answer = _ask("LanceDB folder", suggested) if interactive and not options.path else suggested
+    answer = _answer_to("LanceDB folder", suggested) if interactive and not options.path else suggested
     path = _checked_answer("folder", answer, read_path)
     base_url = options.base_url
     if base_url is None:
-        shown = settings.base_url or ""
-        base_url = _ask(f"OpenAI-compatible server ({_no_server(shown)})", shown) if interactive else shown
+        base_url = settings.base_url or ""
+        if interactive:
+            how = "blank to keep it, - for OpenAI or none" if base_url else "blank for OpenAI or none"
+            base_url = _answer_to(f"OpenAI-compatible server ({how})", base_url)
         base_url = "" if base_url == "-" else base_url
     return {
         "LANCEDB_PATH": str(Path(path).absolute()) if path and not is_address(path) else path,
@@ -1013,14 +970,15 @@ def _ask_settings(session: Session, *, interactive: bool) -> dict[str, str]:
     }
 
 
-def _ask_key(session: Session, *, interactive: bool) -> str:
-    """The key to store, unseen while it is typed; "" for none."""
-    if session.arguments.api_key_stdin and not sys.stdin.isatty():
+def _key_to_store(session: Session, *, interactive: bool) -> str:
+    """Return the key to store, unseen while it is typed, or "" for none."""
+    from_input = session.arguments.api_key_stdin
+    if from_input and not sys.stdin.isatty():
         key = clean_surrogates(sys.stdin.readline()).strip()
         if not key:
             raise LancelotError("No key came on standard input.", "Give it there, or leave --api-key-stdin out.")
         return key
-    if not interactive and not session.arguments.api_key_stdin:
+    if not (interactive or from_input):
         return ""
     try:
         return getpass.getpass("API key, not shown (blank to keep what is stored, or for none): ", sys.stderr).strip()
@@ -1028,17 +986,10 @@ def _ask_key(session: Session, *, interactive: bool) -> str:
         raise _input_ended() from error
 
 
-def _trial_settings(session: Session, values: Mapping[str, str], key: str) -> Settings:
-    """The settings as a server would have them after these answers are stored."""
-    environ = {name: value for name, value in session.environ.items() if name not in values}
-    given = {"OPENAI_API_KEY": key} if key else {}
-    return load_settings(environ | given, session.settings.config_dir, answers=values)
-
-
-def _report_folder(settings: Settings, *, must_work: bool) -> None:
-    """Says which tables a folder holds; LancelotError where it cannot be searched."""
+def _report_folder(settings: Settings) -> None:
+    """Say which tables a folder holds; LancelotError where it cannot be searched."""
     status = Searcher(settings, embedder=Embedder(settings, key=lambda _: KeyLookup(None))).status()
-    if status.error and must_work:
+    if status.error:
         raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
     say(f"Folder {shown_path(settings.path or '')}: {plural(len(status.tables), 'table')}")
     for layout in status.tables:
@@ -1050,17 +1001,18 @@ def _report_folder(settings: Settings, *, must_work: bool) -> None:
         say("warning: there is nothing to search in it yet; a LanceDB folder holds folders that end in .lance.")
 
 
-def _store_answers(session: Session, settings: Settings, values: Mapping[str, str], key: str) -> None:
-    """Stores the key, and the rest but for what belongs to a project, whose entry holds it."""
-    interactive = _is_interactive(session)
+def _store_answers(
+    session: Session, settings: Settings, values: Mapping[str, str], key: str, *, interactive: bool
+) -> None:
+    """Store the key, and the rest but for what belongs to a project, whose entry holds it."""
     try:
         plain = {name: value if without_password(value) == value else "" for name, value in values.items()}
         if session.arguments.scope == "user":
             say(f"Stored: {store_settings(settings.config_dir, plain)}")
         for name in (name for name, value in values.items() if value != plain[name]):
             say(f"{name} holds a password, so it was used and not stored: a client that starts the server must set it.")
-        host = key_name(settings.endpoint)
         if key:
+            host = key_name(settings.endpoint)
             # A keychain cannot list what it holds, and `--forget` is to find every key.
             hosts = {host, *read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()}
             store_settings(settings.config_dir, {KEY_HOSTS: " ".join(sorted(hosts))})
@@ -1072,14 +1024,12 @@ def _store_answers(session: Session, settings: Settings, values: Mapping[str, st
         where = f"in {settings.config_dir} ({reason_of(error)})"
         if NO_HOME in settings.config_dir.parents:
             where = "on an account without a home folder"
-        raise LancelotError(
-            f"The settings cannot be stored {where}.",
-            "Set LANCEDB_PATH and OPENAI_API_KEY in the client's configuration instead.",
-        ) from error
+        remedy = "Set LANCEDB_PATH and OPENAI_API_KEY in the client's configuration instead."
+        raise LancelotError(f"The settings cannot be stored {where}.", remedy) from error
 
 
 def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, str]:
-    """What a client must set for the server, once these answers are stored."""
+    """Return what a client must set for the server, once these answers are stored."""
     known = read_stored(session.settings.config_dir)[0]
     # A name that was just asked for is stored or was taken out: this environment does not come before that.
     environ = {name: value for name, value in session.environ.items() if name not in values}
@@ -1091,7 +1041,7 @@ def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, s
 
 
 def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
-    """Says which secrets of an address's store the client's server will not have, and where to put them."""
+    """Say which secrets of an address's store the client's server will not have, and where to put them."""
     path = values.get("LANCEDB_PATH") or session.settings.path or ""
     if names := secret_variables(path, session.environ):
         file = STORES[scheme_of(path)].file
@@ -1108,60 +1058,32 @@ def _print_client_entries(command: Sequence[str], variables: Mapping[str, str]) 
     say("\nOr let `init --client NAME` write it into the file of your client.")
 
 
-def _say_edit(client: Client, edit: FileEdit, *, dry_run: bool) -> None:
-    if not edit.changes:
-        say(f"{client.title}: nothing to change in {edit.path}")
-    elif dry_run:
-        say(edit_diff(client, edit))
-    else:
-        apply_edit(edit)
-        kept = f"; what was there before is in {backup_of(edit.path).name} beside it" if edit.backup is not None else ""
-        say(f"{client.title}: {'removed' if edit.after is None else 'written'}: {edit.path}{kept}")
-
-
-def _edit_file(session: Session, client: Client, path: Path, plan: Callable[[Client, Path], FileEdit]) -> bool:
-    """Edits one file, or shows how; False where it had to be left alone, which is said."""
-    try:
-        _say_edit(client, plan(client, path), dry_run=session.arguments.dry_run)
-    except LancelotError as error:
-        say(f"{PROGRAM}: {client.title}: {error}", to=sys.stderr)
-        return False
-    return True
-
-
-def _edit_clients(session: Session, plan: Callable[[Client, Path], FileEdit]) -> tuple[list[tuple[Client, Path]], int]:
-    """Edits the file or files of each client named; returns those edited, and 1 where one had to be left alone."""
-    machine, scope = _this_machine(session), session.arguments.scope
-    files = [(client, path) for client in _named_clients(session) for path in client_paths(client, machine, scope)]
-    done = [(client, path) for client, path in files if _edit_file(session, client, path, plan)]
-    return done, int(len(done) < len(files))
-
-
-def _written_starts(files: Iterable[tuple[Client, Path]]) -> list[Session]:
-    """What the clients will start, read back from their files: each command and environment once."""
-    starts: list[Session] = []
-    for client, path in files:
-        entry = entry_in(client, path.read_bytes()) or {}
-        command = [entry["command"], *entry["args"]]
-        variables = {name: str(value) for name, value in entry.get("env", {}).items() if value is not None}
-        start = Session(argparse.Namespace(path=None, table=None), variables, command)
-        if (start.environ, start.command) not in [(other.environ, other.command) for other in starts]:
-            starts.append(start)
-    return starts
-
-
-def _say_kept(client: Client, path: Path, entry: Mapping[str, Any]) -> None:
-    """Names what stays in an entry that was there before, since it may keep the server from what `init` set up."""
-    found = entry_in(client, path.read_bytes()) or {}
-    variables = entry.get("env", {})
-    kept = [name for name in found if name not in entry and name != "env"]
-    kept += [name for name in found.get("env", {}) if name not in variables]
-    if kept:
-        say(f"{client.title}: its entry keeps {listed(kept)} as before: take out what should not hold any more.")
+def _edit_clients(
+    session: Session, entry_for: Callable[[Client], Mapping[str, Any] | None], stored: Iterable[str] = ()
+) -> tuple[list[tuple[Client, Path]], int]:
+    """Edit the files of the clients named, or show how; return those edited, and 1 if one had to be left alone."""
+    done, code = [], 0
+    for client, path in _client_files(session):
+        try:
+            edit = plan_edit(client, path, entry_for(client), stored=stored)
+            if not edit.changes:
+                say(f"{client.title}: nothing to change in {edit.path}")
+            elif session.arguments.dry_run:
+                say(edit_diff(client, edit))
+            else:
+                apply_edit(edit)
+                kept = f"; what was there before is in {backup_of(edit.path).name} beside it" if edit.backup else ""
+                say(f"{client.title}: {'removed' if edit.after is None else 'written'}: {edit.path}{kept}")
+        except LancelotError as error:
+            say(f"{PROGRAM}: {client.title}: {error}", to=sys.stderr)
+            code = 1
+            continue
+        done.append((client, path))
+    return done, code
 
 
 def _may_start(session: Session, start: Session, variables: Mapping[str, str]) -> bool:
-    """Whether the server is to be started with variables that others may have put into a project's file: a person decides."""
+    """Return whether to start the server with variables that others may have put into a project's file: a person decides."""
     others = ", ".join(sorted(name for name in start.environ if name not in variables))
     if session.arguments.scope != "project" or not others:
         return True
@@ -1173,7 +1095,7 @@ def _may_start(session: Session, start: Session, variables: Mapping[str, str]) -
 
 
 def _try_start(start: Session) -> bool:
-    """Starts the server as a client will, from the root folder, and says how that went."""
+    """Start the server as a client will, from the root folder, say how that went, and return whether it is well."""
     check = check_server(start, cwd=Path(start.command[0]).anchor)[-1]
     if check.status == "ok":
         say(f"ok:      {check.message}")
@@ -1184,21 +1106,28 @@ def _try_start(start: Session) -> bool:
 
 
 def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int:
-    """Puts the server into the files of the clients named, and starts it once by each command that stands there."""
-    variables = _entry_variables(session, values)
+    """Put the server into the files of the clients named, and start it once by each command that stands there."""
+    command, variables = session.command, _entry_variables(session, values)
     stored = {name for name in values if values[name]} | ({"OPENAI_API_KEY"} if key else set())
-    done, code = _edit_clients(
-        session,
-        lambda client, path: plan_edit(client, path, client.checked_entry(session.command, variables), stored=stored),
-    )
+    done, code = _edit_clients(session, lambda client: client.checked_entry(command, variables), stored)
     _say_store_secrets(session, values)
     if session.arguments.dry_run:
         return code
+    starts: list[Session] = []
     for client, path in done:
-        _say_kept(client, path, client.entry(session.command, variables))
-    started = [_may_start(session, start, variables) and _try_start(start) for start in _written_starts(done)]
+        entry = entry_in(client, path.read_bytes()) or {}
+        ours, environ = client.entry(command, variables), entry.get("env", {})
+        # What was there before may keep the server from what `init` set up.
+        kept = [name for name in entry if name not in ours and name != "env"]
+        if kept := kept + [name for name in environ if name not in variables]:
+            say(f"{client.title}: its entry keeps {listed(kept)} as before: take out what should not hold any more.")
+        environ = {name: str(value) for name, value in environ.items() if value is not None}
+        start = Session(argparse.Namespace(path=None, table=None), environ, [entry["command"], *entry["args"]])
+        if (start.environ, start.command) not in [(other.environ, other.command) for other in starts]:
+            starts.append(start)
+    started = [_may_start(session, start, variables) and _try_start(start) for start in starts]
     if "all" in session.arguments.client:
-        say(f"\nFor any other client with an mcpServers file:\n\n{client_entry(session.command, variables)}")
+        say(f"\nFor any other client with an mcpServers file:\n\n{client_entry(command, variables)}")
     return code if all(started) else 1
 
 
@@ -1229,56 +1158,61 @@ def _forget_stored(session: Session) -> int:
     return 0
 
 
-def _edit_without_asking(session: Session) -> int:
-    """`--remove` and `--dry-run`: nothing is stored, and the files of clients alone are looked at."""
-    if session.arguments.remove:
-        return _edit_clients(session, lambda client, path: plan_edit(client, path, None))[1]
-    return _write_clients(session, _ask_settings(session, interactive=False), "")
-
-
 def _report_machine(session: Session) -> int:
-    """Says how this machine is; 1 where a check failed, LancelotError where nothing would work on it."""
+    """Say how this machine is; return 1 if a check failed. LancelotError where nothing would work on it."""
     checks = list(examine(unread_status(session.settings), MACHINE_CHECKS))
     for check in checks:
         say(check_lines(check))
-    if any(check.name == "processor" and check.status == "failed" for check in checks):
+    failed = [check.name for check in checks if check.status == "failed"]
+    if "processor" in failed:
         raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
-    return int(any(check.status == "failed" for check in checks))
+    return int(bool(failed))
 
 
-def command_init(session: Session) -> int:
-    """`init`: looks at the machine, asks for folder and key, tries, stores, and says how to name the server in a client."""
+def _set_up(session: Session) -> int:
+    """Ask for what is not given, try it, store it, and name the server in clients or say how."""
     options = session.arguments
-    if options.show:
-        return _show_stored(session)
-    if options.forget:
-        return _forget_stored(session)
-    if options.remove or options.dry_run:
-        return _edit_without_asking(session)
-    if options.client or options.scope == "project":
-        _named_clients(session)  # what is wrong with the names is said before anything is asked
-    interactive = _is_interactive(session)
+    interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
     failed = _report_machine(session)
-    values = _ask_settings(session, interactive=interactive)
+    values = _settings_to_store(session, interactive=interactive)
     if not values["LANCEDB_PATH"]:
         raise LancelotError("No folder to search is known.", "Give it: `init --path FOLDER`.")
-    key = _ask_key(session, interactive=interactive)
-    trial = _trial_settings(session, values, key)
-    _report_folder(trial, must_work=True)
-    checks = check_embeddings(read_status(Searcher(trial)))
+    key = _key_to_store(session, interactive=interactive)
+    # The settings as a server would have them after these answers are stored.
+    environ = {name: value for name, value in session.environ.items() if name not in values}
+    environ |= {"OPENAI_API_KEY": key} if key else {}
+    trial = load_settings(environ, session.settings.config_dir, answers=values)
+    _report_folder(trial)
+    checks = list(check_embeddings(read_status(Searcher(trial))))
     for check in checks:
         say(f"{'ok:     ' if check.status == 'ok' else 'warning:'} {check.message}")
     if key and any(check.refused for check in checks) and find_key(replace(trial, api_key=None)).key:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""
-    _store_answers(session, trial, values, key)
+    _store_answers(session, trial, values, key, interactive=interactive)
     if options.client:
         return _write_clients(session, values, key) or failed
     _print_client_entries(session.command, _entry_variables(session, values))
     _say_store_secrets(session, values)
     return failed
+
+
+def command_init(session: Session) -> int:
+    """`init`: look at the machine, ask for folder and key, try, store, and say how to name the server in a client."""
+    options = session.arguments
+    if options.show:
+        return _show_stored(session)
+    if options.forget:
+        return _forget_stored(session)
+    if options.remove:
+        return _edit_clients(session, lambda _client: None)[1]
+    if options.client or options.dry_run or options.scope == "project":
+        _client_files(session)  # what is wrong with the names is said before anything is asked
+    if options.dry_run:
+        return _write_clients(session, _settings_to_store(session, interactive=False), "")
+    return _set_up(session)
 
 
 # ======================================================================================================================
@@ -1288,16 +1222,15 @@ def command_init(session: Session) -> int:
 # archive itself, since the copy may be the damage. Copies are listed and removed by the archive's starting code.
 
 
-# --- verify
-
-
 RECORD = "record.json"
 """In the archive: the SHA-256 of every other file in it, by name."""
 SITE = "site-packages/"
+UNPACKED: Path | None = None
+"""The packages of the unpacked copy, where this runs out of the archive itself; the archive's starting code sets it."""
 
 
 def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
-    """What in an archive is not as its record says."""
+    """Yield what in an archive is not as its record says."""
     names = set(archive.namelist()) - {RECORD}
     yield from (f"in the archive, {name} is not recorded" for name in sorted(names - record.keys()))
     yield from (f"in the archive, {name} is missing" for name in sorted(record.keys() - names))
@@ -1307,53 +1240,43 @@ def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Ite
                 yield f"in the archive, {name} differs"
 
 
-BYTECODE = ".pyc"
-
-
 def has_bytecode(record: Iterable[str]) -> bool:
-    """Whether an archive ships bytecode; one for a Python that was not there when it was made has none."""
-    return any(name.endswith(BYTECODE) for name in record)
+    """Return whether an archive ships bytecode; one for a Python that was not there when it was made has none."""
+    return any(name.endswith(".pyc") for name in record)
 
 
 def unpacked_problems(folder: Path, archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
-    """What in the unpacked copy of an archive is not as the archive's record says.
+    """Yield what in the unpacked copy of an archive is not as the archive's record says.
 
     A file is read only where it is as long as the one in the archive, so that no file of a copy can hold this up.
     Bytecode is passed over where the archive has none: Python compiles such a copy as it runs.
     """
     expected = {name.removeprefix(SITE): name for name in record if name.startswith(SITE)}
     missing, compiled = set(expected), has_bytecode(record)
-    for parent, folders, files in os.walk(folder):
-        for path in (Path(parent, name) for name in sorted((*folders, *files))):
-            name = path.relative_to(folder).as_posix()
-            missing.discard(name)
-            found = path.lstat()
-            if stat.S_ISLNK(found.st_mode):
-                yield f"{path} is a link, and the archive has none"
-            elif name not in expected:
-                by_python = not compiled and path.parent.name == "__pycache__" and path.suffix == BYTECODE
-                if not by_python and not stat.S_ISDIR(found.st_mode):
-                    yield f"{path} was added"
-            elif not stat.S_ISREG(found.st_mode) or found.st_size != archive.getinfo(expected[name]).file_size:
-                yield f"{path} differs"
-            else:
-                with path.open("rb") as file:
-                    if file_sum(file) != record[expected[name]]:
-                        yield f"{path} differs"
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        missing.discard(name)
+        is_python_s = not compiled and path.parent.name == "__pycache__" and path.suffix == ".pyc"
+        is_file = stat.S_ISREG(path.lstat().st_mode)
+        if path.is_symlink():
+            yield f"{path} is a link, and the archive has none"
+        elif name not in expected:
+            if not is_python_s and not path.is_dir():
+                yield f"{path} was added"
+        elif not is_file or path.stat().st_size != archive.getinfo(expected[name]).file_size:
+            yield f"{path} differs"
+        else:
+            with path.open("rb") as file:
+                if file_sum(file) != record[expected[name]]:
+                    yield f"{path} differs"
     yield from (f"{folder / name} is missing" for name in sorted(missing))
 
 
-UNPACKED: Path | None = None
-"""The packages of the unpacked copy, where this runs out of the archive itself; the archive's starting code sets it."""
-
-
 def command_verify(session: Session) -> int:
-    """`verify`: compares the archive and its unpacked copy with the record inside, file by file."""
+    """`verify`: compare the archive and its unpacked copy with the record inside, file by file."""
     program = Path(session.command[-1])
     if not zipfile.is_zipfile(program):
-        raise LancelotError(
-            "This is not the archive, so there is no record to compare with.", "Run lancelot.pyz verify."
-        )
+        raise LancelotError("This is not the archive, so there is no record.", "Run lancelot.pyz verify.")
     try:
         with zipfile.ZipFile(program) as archive:
             record: dict[str, str] = json.loads(archive.read(RECORD))
@@ -1371,35 +1294,26 @@ def command_verify(session: Session) -> int:
     for problem in problems[:20]:
         say(f"failed: {problem}")
     say(f"{program}: {plural(len(record), 'file')}, {plural(len(problems), 'problem')}")
-    say(
-        f"SHA-256 {digest}: compare it with the line for this file in SHA256SUMS, from where the archive was published."
-    )
-    return 1 if problems else 0
-
-
-# --- cache
-
-
-def folder_size(folder: Path) -> int:
-    """The bytes of all files below a folder."""
-    return sum(path.lstat().st_size for path in folder.rglob("*"))
+    say(f"SHA-256 {digest}: compare it with this file's line in SHA256SUMS, from where the archive was published.")
+    return int(bool(problems))
 
 
 def command_cache(session: Session) -> int:
-    """`cache`: the copies that archives of Lancelot unpacked, and their removal."""
+    """`cache`: list the copies that archives of Lancelot unpacked, and remove them."""
     # The code that started the archive knows its copies; where another did, there are none.
     starting: Any = sys.modules["__main__"]
     if not hasattr(starting, "remove_copy"):
         raise LancelotError("This is not the archive, so nothing was unpacked.", "Run lancelot.pyz cache.")
-    own = Path(__file__).parent.parent
-    say(f"{own}: {folder_size(own) / 1e6:,.0f} MB, this one")
-    for copy in starting.copies(own):
-        size = f"{folder_size(copy) / 1e6:,.0f} MB"
-        state = "another version" if not session.arguments.clear else "kept, since it is in use or may not be removed"
-        if session.arguments.clear and starting.remove_copy(copy):
+    own, clear = Path(__file__).parent.parent, session.arguments.clear
+    for copy in (own, *starting.copies(own)):
+        size = f"{sum(path.lstat().st_size for path in copy.rglob('*')) / 1e6:,.0f} MB"
+        state = "kept, since it is in use or may not be removed" if clear else "another version"
+        if copy == own:
+            state = "this one"
+        elif clear and starting.remove_copy(copy):
             state = "removed"
         say(f"{copy}: {size}, {state}")
-    if session.arguments.clear:
+    if clear:
         with contextlib.suppress(OSError):
             starting.remove_leftovers(own)
     return 0
