@@ -51,7 +51,6 @@ import traceback
 import unicodedata
 import weakref
 import zipfile
-import zlib
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
@@ -59,7 +58,7 @@ from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from operator import ge, gt, le, lt, mul
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, ParamSpec, TextIO, TypeVar, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
@@ -3375,7 +3374,7 @@ CACHED_VECTORS = 256
 TEXTS_REFUSED = (400, 413, 422, 500)
 """Answers of HTTP that say that these texts are not taken: too many, too long, or one that the server stumbles over."""
 PLAIN_TEXT = "lancelot"
-"""Asked for to see whether a server gives vectors at all, and of what length."""
+"""Sent to see whether a server gives vectors at all, and of what length."""
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 _STREAM_END = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 _OF_TRANSFER = ("content-encoding", "content-length", "transfer-encoding")
@@ -3385,13 +3384,13 @@ Vector = array.array
 
 
 def models_of_length(length: int) -> str:
-    """A clause naming the known models whose vectors have this length."""
+    """Return a clause naming the known models whose vectors have this length."""
     known = [model for model, size in MODEL_LENGTHS.items() if size == length]
     return f"known models of length {length} are {listed(known)}" if known else f"no known model has length {length}"
 
 
 def _connection_reason(error: BaseException) -> str:
-    """The innermost reason of a failed connection, such as `Connection refused`, without addresses."""
+    """Return the innermost reason of a failed connection, such as `Connection refused`, without addresses."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
@@ -3401,66 +3400,29 @@ def _connection_reason(error: BaseException) -> str:
     return shorten(without_password(words), 120) or "no reason given"
 
 
-def _read_vector(item: Any) -> tuple[float, ...] | None:
-    """The vector of {"embedding": [...]}; None where it is none of numbers, or all zero."""
+def _vector_of(item: Any) -> tuple[float, ...] | None:
+    """Return the vector of {"embedding": [...]}, or None if it is not one of numbers, or all zero."""
     try:
         numbers = item["embedding"]
         vector = tuple(float(number) for number in numbers if not isinstance(number, bool | str))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
-    sound = (
-        vector
-        and len(vector) == len(numbers)
-        and all(abs(one) <= LARGEST_FLOATS["float"] for one in vector)
-        and any(vector)
-    )
-    return vector if sound else None
+    fits = len(vector) == len(numbers) and all(abs(number) <= LARGEST_FLOATS["float"] for number in vector)
+    return vector if fits and any(vector) else None
 
 
-def _read_vectors(answer: Any, texts: int) -> list[tuple[float, ...] | None]:
-    """The vector of each of so many texts in {"data": [{"index": 0, "embedding": [...]}]}, None where there is none.
+def vectors_of(answer: Any, texts: int) -> list[tuple[float, ...] | None]:
+    """Return the vectors of so many texts in {"data": [{"index": 0, "embedding": [...]}]}, None for one that has none.
 
-    Where indexes are missing, repeat or are none of a text, the order counts, if there are as many items as texts.
+    If indexes are missing, repeat or are of no text, the order counts, provided there are as many items as texts.
     """
     data = answer.get("data") if isinstance(answer, dict) else None
     items = data if isinstance(data, list) else []
-    indexes = (item.get("index") if isinstance(item, dict) else None for item in items)
+    indexes = [item.get("index") if isinstance(item, dict) else None for item in items]
     by_index = {index: item for index, item in zip(indexes, items, strict=True) if isinstance(index, int)}
     if len(by_index) < len(items) or not by_index.keys() <= set(range(texts)):
         by_index = dict(enumerate(items)) if len(items) == texts else {}
-    return [_read_vector(by_index.get(place)) for place in range(texts)]
-
-
-def read_body(parts: Iterable[bytes], deadline: float) -> bytes:
-    """A reply's bytes up to MAX_REPLY_BYTES or the mark that ends a stream; TimeoutError once the clock is past `deadline`.
-
-    It is there for servers that never close, and so that no thread goes on reading for a caller that is gone.
-    """
-    body = bytearray()
-    for part in parts:
-        # The mark may lie across two parts.
-        start = max(0, len(body) - len("data: [DONE]"))
-        body += part
-        if _STREAM_END.search(body, start) or len(body) > MAX_REPLY_BYTES:
-            break
-        if time.monotonic() > deadline:
-            raise TimeoutError
-    return bytes(body)
-
-
-def _unpacked(parts: Iterable[bytes], coding: str) -> Iterator[bytes]:
-    """A reply's bytes without its coding, in parts of bounded size however well they were packed."""
-    if coding in ("", "identity"):
-        yield from parts
-        return
-    gzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    for part in parts:
-        rest = part
-        while rest and not gzip.eof:
-            yield gzip.decompress(rest, 1 << 20)
-            rest = gzip.unconsumed_tail
-        if gzip.eof:
-            return
+    return [_vector_of(by_index.get(place)) for place in range(texts)]
 
 
 class _Call:
@@ -3471,21 +3433,36 @@ class _Call:
         self._stream: Any = None
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Takes what httpx tells of a request; TimeoutError once the time is over, so that none is sent for nobody."""
+        """Note what httpx tells of a request; TimeoutError once the time is over, so that none is sent for nobody."""
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self._stream = info["return_value"]
         if time.monotonic() > self.deadline:
             raise TimeoutError
 
+    def body(self, parts: Iterable[bytes]) -> bytes:
+        """Return a reply's bytes up to MAX_REPLY_BYTES or the mark that ends a stream: some servers never close.
+
+        TimeoutError once the time is over, so that no thread goes on reading for a caller that is gone.
+        """
+        body = bytearray()
+        for part in parts:
+            start = max(0, len(body) - len("data: [DONE]"))  # the mark may lie across two parts
+            body += part
+            if _STREAM_END.search(body, start) or len(body) > MAX_REPLY_BYTES:
+                break
+            if time.monotonic() > self.deadline:
+                raise TimeoutError
+        return bytes(body)
+
     def break_off(self) -> None:
-        """Ends the connection: its thread may wait in a read that each byte of a slow server prolongs."""
+        """End the connection: its thread may wait in a read that each byte of a slow server prolongs."""
         with contextlib.suppress(OSError):
             if self._stream is not None:
                 self._stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 def _bounded_client(calls: threading.local, **options: Any) -> Any:
-    """An HTTP client that reads each reply within the limits of its thread's call, `calls.now`, whatever its status is."""
+    """Return an HTTP client that reads each reply within the limits of its thread's call, `calls.now`."""
     import httpx2
     import openai
 
@@ -3494,26 +3471,27 @@ def _bounded_client(calls: threading.local, **options: Any) -> Any:
             request.extensions = {**request.extensions, "trace": calls.now.trace}
             try:
                 with contextlib.closing(super().send(request, **{**how, "stream": True})) as reply:
-                    parts = _unpacked(reply.iter_raw(), reply.headers.get("content-encoding", ""))
-                    body = read_body(parts, calls.now.deadline)
+                    body = calls.now.body(reply.iter_raw())
             except TimeoutError as error:
                 raise httpx2.ReadTimeout(str(error), request=request) from error
             kept = [item for item in reply.headers.multi_items() if item[0] not in _OF_TRANSFER]
             return httpx2.Response(reply.status_code, headers=kept, content=body, request=request)
 
-    # A connection that is used once is known to its call from the start.
+    # A connection that is used once is known to its call from the start. Packed replies, which could unpack to any size,
+    # are not wanted.
     once = httpx2.Limits(max_keepalive_connections=0)
-    return BoundedClient(headers={"Accept-Encoding": "gzip"}, limits=once, follow_redirects=False, **options)
+    return BoundedClient(headers={"Accept-Encoding": "identity"}, limits=once, follow_redirects=False, **options)
 
 
 class _Endpoint:
     """An OpenAI-compatible server that is asked with one key and within one time limit.
 
-    The key is looked for once, when it is first needed. What differs between servers of one kind and another, the
-    words of a failure and what to do about it, is for the classes below.
+    The key is looked for once, when it is first needed. The classes below say what differs between kinds of servers.
     """
 
     kind: str
+    reasons: ClassVar[Mapping[int, str]] = {}
+    """What an HTTP status means of this kind of server; {model} stands for the model."""
 
     def __init__(
         self, settings: Settings, *, address: str, seconds: float, key: Callable[[Settings], KeyLookup]
@@ -3552,7 +3530,7 @@ class _Endpoint:
         return client
 
     def _call(self, post: Callable[[], T], *, model: str, seconds: float) -> T:
-        """What `post` returns, within `seconds`; LancelotError says in a sentence why there is nothing."""
+        """Return what `post` returns, within `seconds`; LancelotError says in a sentence why there is nothing."""
         import httpx2
         import openai
 
@@ -3585,20 +3563,15 @@ class _Endpoint:
     def _status_reason(self, status: int, model: str) -> str:
         if status == 401 and not self.lookup.key:  # noqa: PLR2004 - HTTP's Unauthorized
             return " ".join(["asks for an API key, and none is set (HTTP 401)", *map(str, self.lookup.unread)])
-        reasons: dict[int, str] = {
+        of_every_kind = {
             401: "refused the API key (HTTP 401)",
             429: "reached its rate limit or the key's quota (HTTP 429)",
-            **self._own_reasons(model),
         }
-        return reasons.get(status, f"failed with HTTP {status}")
-
-    def _own_reasons(self, model: str) -> Mapping[int, str]:
-        """What an HTTP status means of this kind of server."""
-        del model
-        return {}
+        reason = {**of_every_kind, **self.reasons}.get(status, f"failed with HTTP {status}")
+        return reason.replace("{model}", shorten(one_line(model), 100))
 
     def _remedy(self, failure: str | int) -> str:
-        """What to do about a failure, by its name or its HTTP status; "" where its words say so themselves."""
+        """Return what to do about a failure, given by its name or its HTTP status; "" if its words say so themselves."""
         del failure
         return ""
 
@@ -3611,14 +3584,19 @@ class _Endpoint:
             429: "busy",
             **dict.fromkeys((*TEXTS_REFUSED, "no embedding"), "refused-texts"),
         }
-        told = f"The {self.kind} server at {host_of(self._address)} {what}."
-        return LancelotError(told, self._remedy(failure), kind=kinds.get(failure, "failed"))
+        cause = f"The {self.kind} server at {host_of(self._address)} {what}."
+        return LancelotError(cause, self._remedy(failure), kind=kinds.get(failure, "failed"))
 
 
 class Embedder(_Endpoint):
-    """Embeds queries for one process. The key is looked for once, when it is first needed; vectors are remembered."""
+    """Embeds queries for one process; the vectors of the last ones are remembered."""
 
     kind = "embedding"
+    reasons: ClassVar = {
+        400: 'did not accept the request (HTTP 400); check that "{model}" is an embedding model of that server',
+        403: "does not allow this API key to embed (HTTP 403)",
+        404: 'does not know the model "{model}" or the address (HTTP 404); check EMBEDDING_MODEL and OPENAI_BASE_URL',
+    }
 
     def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_key) -> None:
         super().__init__(settings, address=settings.endpoint, seconds=settings.embedding_timeout, key=key)
@@ -3637,21 +3615,21 @@ class Embedder(_Endpoint):
 
     @property
     def available(self) -> bool:
-        """Whether embeddings can be asked for: an address was set, or there is a key for OpenAI."""
-        # A mistyped address of one's own server must not turn into OpenAI's.
-        if self._settings.is_invalid("OPENAI_BASE_URL"):
-            return False
-        return self._settings.base_url is not None or self.lookup.key is not None
+        """Whether there can be embeddings: an address was set, or there is a key for OpenAI."""
+        return not self.why_not
 
     @property
     def why_not(self) -> str:
-        """A sentence for the reader of a fallback: why no embeddings are available."""
+        """A sentence for the reader of a fallback: why there are no embeddings; "" if there are."""
+        # A mistyped address of one's own server must not turn into OpenAI's.
         if self._settings.is_invalid("OPENAI_BASE_URL"):
             return "OPENAI_BASE_URL is set to what is no address of a server, so there are no embeddings."
+        if self._settings.base_url is not None or self.lookup.key is not None:
+            return ""
         return " ".join(["No API key is set, so there are no embeddings.", *map(str, self.lookup.unread)])
 
     def embed(self, texts: Sequence[str], *, model: str | None = None) -> list[tuple[float, ...]]:
-        """The vector of each text by a model, that of the settings where none is named.
+        """Return the vector of each text by a model, that of the settings if none is named.
 
         LancelotError says in one sentence why there is none.
         """
@@ -3675,37 +3653,24 @@ class Embedder(_Endpoint):
     def ask(
         self, texts: list[str], model: str, *, seconds: float | None = None, retries: int = 0
     ) -> list[tuple[float, ...] | None]:
-        """The vectors by one call, which is made again up to `retries` times where the server is busy or fails.
+        """Return the vectors by one call, which is made again up to `retries` times if the server is busy or fails.
 
         All of it takes `seconds` at most, or what the settings allow for a query. A text that the server gives no vector
-        for, such as one of NaN, has None. The error's kind is "refused-texts" where the server does not take these texts.
+        for, such as one of NaN, has None. The error's kind is "refused-texts" if the server does not take these texts.
         """
         limit = seconds or self._seconds
         answer = self._call(lambda: self._post(texts, model, limit, retries), model=model, seconds=limit)
-        vectors = _read_vectors(answer, len(texts))
+        vectors = vectors_of(answer, len(texts))
         if len({len(vector) for vector in vectors if vector}) != 1:
             raise self._failure("answered with something that is no embedding", "no embedding")
         return vectors
 
     def _post(self, texts: list[str], model: str, seconds: float, retries: int) -> Any:
-        """The decoded answer, None where it is no JSON. Floats are asked for, since many servers get base64 wrong."""
+        """Return the decoded answer, or None if it is not JSON. Many servers get base64 wrong, so it is to be of floats."""
         client = self._client.with_options(max_retries=retries, timeout=seconds)
-        answer = client.embeddings.with_raw_response.create(
-            model=model,
-            input=texts[0] if len(texts) == 1 else texts,
-            encoding_format="float",
-        )
-        try:
-            return answer.http_response.json()
-        except (ValueError, RecursionError):
-            return None
-
-    def _own_reasons(self, model: str) -> Mapping[int, str]:
-        return {
-            400: f'did not accept the request (HTTP 400); check that "{model}" is an embedding model of that server',
-            403: "does not allow this API key to embed (HTTP 403)",
-            404: f'does not know the model "{model}" or the address (HTTP 404); check EMBEDDING_MODEL and OPENAI_BASE_URL',
-        }
+        given = texts[0] if len(texts) == 1 else texts
+        create = client.embeddings.with_raw_response.create
+        return parse_json(create(model=model, input=given, encoding_format="float").http_response.content)
 
 
 # --- a chat model
@@ -3713,40 +3678,36 @@ class Embedder(_Endpoint):
 
 _THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 _LAST_THOUGHT = re.compile(r".*</think(?:ing)?>", re.DOTALL)
+_DONE = {"choices": [{"finish_reason": "stop"}]}
 
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What a chat model said, without its thoughts, and why it stopped: the API's word, "" where it gave none."""
+    """What a chat model said, without its thoughts, and why it stopped: the API's word, "" if it gave none."""
 
     text: str
     finish: str
 
 
-def _content(value: Any) -> str:
-    """The text of a message: a string, or parts of which those of type text count."""
-    if isinstance(value, list):
-        parts = (part for part in value if isinstance(part, dict) and part.get("type") == "text")
-        return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
-    return value if isinstance(value, str) else ""
-
-
-def _read_choice(part: Any) -> ChatReply:
-    """One object of a reply, whole or of a stream; ValueError says what is wrong with it instead."""
+def _choice_of(part: Any) -> tuple[str, str]:
+    """Return the text of one object of a reply and its reason to stop; ValueError says what is wrong with it instead."""
     if isinstance(part, dict) and part.get("error"):
         raise ValueError("failed while it answered")
     choices = part.get("choices") if isinstance(part, dict) else None
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise ValueError("answered with something that is no chat reply")
-    if not choices:
-        return ChatReply("", "")  # what a stream's last part, on usage, is like
-    message = choices[0].get("delta") or choices[0].get("message")
-    said = _content(message.get("content")) if isinstance(message, dict) else ""
-    return ChatReply(said, _content(choices[0].get("finish_reason")))
+    choice = choices[0] if choices else {}  # a stream's last part, on usage, has none
+    message = choice.get("delta") or choice.get("message")
+    content = message.get("content") if isinstance(message, dict) else ""
+    if isinstance(content, list):  # parts, of which those of type text count
+        texts = (piece.get("text") for piece in content if isinstance(piece, dict) and piece.get("type") == "text")
+        content = "".join(text for text in texts if isinstance(text, str))
+    finish = choice.get("finish_reason")
+    return content if isinstance(content, str) else "", finish if isinstance(finish, str) else ""
 
 
 def _without_thoughts(text: str) -> str:
-    """A reply less what the model thought before it; some servers keep the mark that opens the thoughts to themselves."""
+    """Return a reply less what the model thought before it; some servers keep the mark that opens the thoughts back."""
     last = _LAST_THOUGHT.match(text)
     end = last.end() if last else 0
     # Each mark that opens thoughts before the last one that closes some is closed too: none is followed to the end in vain.
@@ -3754,38 +3715,30 @@ def _without_thoughts(text: str) -> str:
     return "" if said.lstrip().startswith(("<think>", "<thinking>")) else said
 
 
-def read_reply(body: bytes) -> ChatReply:
-    """A chat reply from its bytes, a JSON object or a stream of Server-Sent Events; ValueError says what is wrong.
-
-    The formats are those of OpenAI's chat completions.
-    """
-    text = body.decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
-    if text.startswith("{"):
-        parts = [_read_choice(parse_json(text)), ChatReply("", "stop")]
-    else:
-        # Not splitlines(), which also breaks at characters that JSON may hold.
-        text = text.replace("\r", "\n")
-        if re.search(r"^event: error$", text, re.MULTILINE):
-            raise ValueError("failed while it answered")
-        data = [one.rstrip() for one in re.findall(r"^data:[ \t]*(\S.*)", text, re.MULTILINE)]
-        if not data:
-            raise ValueError("answered with something that is no chat reply")
-        parts = [_read_choice(parse_json(one)) for one in data if one != "[DONE]"]
-        parts += [ChatReply("", "stop")] if data[-1] == "[DONE]" else []
-    said = clean_lines(_without_thoughts("".join(part.text for part in parts)))
-    return ChatReply(said.strip(), next((part.finish for part in parts if part.finish), ""))
+def reply_of(parts: Iterable[Any]) -> ChatReply:
+    """Return the reply that the objects of a stream, or one whole, make; ValueError says what is wrong with one."""
+    choices = [_choice_of(part) for part in parts]
+    text = clean_lines(_without_thoughts("".join(said for said, _ in choices))).strip()
+    return ChatReply(text, next((finish for _, finish in choices if finish), ""))
 
 
 class ChatModel(_Endpoint):
     """Asks the chat model that LANCELOT_CHAT_MODEL names, one request at a time without memory of those before."""
 
     kind = "chat"
+    reasons: ClassVar = {
+        400: "did not accept the request (HTTP 400)",
+        403: "does not allow this API key to chat (HTTP 403)",
+        404: 'does not know the model "{model}" or the address (HTTP 404)',
+        413: "did not accept a request of this length (HTTP 413)",
+        **dict.fromkeys(range(300, 400), "sends to another address, which is not followed"),
+    }
 
     def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_chat_key) -> None:
         super().__init__(settings, address=settings.chat_endpoint, seconds=settings.chat_timeout, key=key)
 
     def check(self) -> str:
-        """The model's name; LancelotError where the settings do not allow to ask it."""
+        """Return the model's name; LancelotError if the settings do not allow to ask it."""
         if self._settings.is_invalid("LANCELOT_CHAT_BASE_URL"):
             raise LancelotError(
                 "LANCELOT_CHAT_BASE_URL is set to what is no address of a server, so no chat model is asked.",
@@ -3799,40 +3752,39 @@ class ChatModel(_Endpoint):
         return self._settings.chat_model
 
     def reply(self, system: str, user: str) -> ChatReply:
-        """What the model says to a system's and a user's message; LancelotError where it says nothing."""
+        """Return what the model says to a system's and a user's message; LancelotError if it says nothing."""
         model = self.check()
-        body = self._call(lambda: self._post(model, system, user), model=model, seconds=self._seconds)
+        parts = self._call(lambda: self._post(model, system, user), model=model, seconds=self._seconds)
         try:
-            answer = read_reply(body)
+            reply = reply_of(parts)
         except ValueError as error:
             raise self._failure(str(error), "no reply") from error
-        if not answer.text:
-            why = "used up its length before it came to an answer" if answer.finish == "length" else "answered nothing"
+        if not reply.text:
+            why = "used up its length before it came to an answer" if reply.finish == "length" else "answered nothing"
             raise self._failure(why, "no reply")
-        return answer
+        return reply
 
-    def _post(self, model: str, system: str, user: str) -> bytes:
+    def _post(self, model: str, system: str, user: str) -> list[Any]:
+        """Return the objects of a reply, a stream or one whole; what is none is None, and so is what nothing came of."""
+        import openai
+
         # Nothing but these three: some models refuse a temperature, some servers a limit.
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-        create = self._client.chat.completions.with_raw_response.create
-        return bytes(create(model=model, messages=messages, stream=True).http_response.content)
-
-    @property
-    def _shown_model(self) -> str:
-        return shorten(one_line(self._settings.chat_model or ""), 100)
-
-    def _own_reasons(self, model: str) -> Mapping[int, str]:
-        return {
-            400: "did not accept the request (HTTP 400)",
-            403: "does not allow this API key to chat (HTTP 403)",
-            404: f'does not know the model "{shorten(one_line(model), 100)}" or the address (HTTP 404)',
-            413: "did not accept a request of this length (HTTP 413)",
-            **dict.fromkeys(range(300, 400), "sends to another address, which is not followed"),
-        }
+        stream = self._client.chat.completions.create(model=model, messages=messages, stream=True)
+        body = stream.response.content
+        if body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):  # some servers do not stream
+            return [parse_json(body), _DONE]
+        try:
+            parts = [part.to_dict(warnings=False) for part in stream]
+        except openai.APIError:
+            return [{"error": True}]
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return [None]
+        return (parts or [None]) + ([_DONE] if _STREAM_END.search(body) else [])
 
     def _remedy(self, failure: str | int) -> str:
         is_ollama = host_of(self._address).endswith(":11434")
-        pull = f"Get it with `ollama pull {self._shown_model}`, or set" if is_ollama else "Set"
+        model = shorten(one_line(self._settings.chat_model or ""), 100)
         key = "Set LANCELOT_CHAT_API_KEY to a key of that server."
         remedies: Mapping[str | int, str] = {
             "unreachable": f"{'Start it with `ollama serve`' if is_ollama else 'Start it'}, or set "
@@ -3841,7 +3793,8 @@ class ChatModel(_Endpoint):
             "key": key,
             401: key,
             403: key,
-            404: f"{pull} LANCELOT_CHAT_MODEL to a model that it has.",
+            404: f"{f'Get it with `ollama pull {model}`, or set' if is_ollama else 'Set'} LANCELOT_CHAT_MODEL to a model "
+            "that it has.",
             400: "Check that LANCELOT_CHAT_MODEL is a chat model of that server, or ask with a smaller topK.",
             413: "Ask with a smaller topK.",
             429: "Wait a while, then ask again.",

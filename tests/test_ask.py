@@ -1,7 +1,6 @@
 """A question to a chat model: what the model is given, where keys go, and what becomes of its reply."""
 
 import json
-import math
 import re
 import socket
 import subprocess
@@ -12,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
+import openai
 import pytest
 import wire
 from conftest import DATABASES, PROJECT, child_environment
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp import Client
 
 import lancelot
-from lancelot import Answer, ChatModel, Hit, KeyLookup, LancelotError, Passage, parse_citations, read_reply
+from lancelot import Answer, ChatModel, ChatReply, Hit, KeyLookup, LancelotError, Passage, parse_citations
 
 Start = Callable[..., str]
 MakeSettings = Callable[..., lancelot.Settings]
@@ -94,6 +95,16 @@ def told(model: ChatModel) -> str:
 # The model's reply
 
 
+def read_reply(body: bytes) -> ChatReply:
+    """The reply of a model whose server answers with these bytes."""
+    settings = lancelot.load_settings({"LANCELOT_CHAT_MODEL": "m"}, Path("no folder"))
+    model = ChatModel(settings, key=no_key)
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=body))
+    with httpx2.Client(transport=transport) as client:
+        vars(model)["_client"] = openai.OpenAI(api_key="none", base_url="http://localhost/v1", http_client=client)
+        return model.reply("rules", "question")
+
+
 @pytest.mark.parametrize("options", [(), ("--never-stream",), ("--stay-open",), ("--finish", "")])
 def test_a_reply_is_read_as_a_stream_and_as_one_object(options: tuple[str, ...], answer: Callable[..., Answer]) -> None:
     given_answer = answer("Med bcrypt, ”räksmörgås” 😀\u2028 [1].", *options)
@@ -119,13 +130,17 @@ def test_a_request_names_the_model_asks_for_a_stream_and_sets_nothing_else(
         ("thoughts alone\n</think>\nIt is so [1].", "It is so [1]."),
         ("<thinking>a</thinking><think>b</think>It is so [1].", "It is so [1]."),
         ("<think>a</think>It is so [1], with <think> b.", "It is so [1], with <think> b."),
-        ("<think>a</think> <thinking>cut", ""),
         ("It\x1b[2J is so\x00 [1].", "It[2J is so [1]."),
     ],
 )
 def test_thoughts_and_control_characters_are_no_part_of_an_answer(reply: str, text: str) -> None:
     body = json.dumps({"choices": [{"message": {"content": reply}}]})
     assert read_reply(body.encode()).text == text
+
+
+def test_thoughts_alone_are_no_answer() -> None:
+    with pytest.raises(LancelotError, match="answered nothing"):
+        read_reply(stream(delta("<think>a</think> <thinking>cut")))
 
 
 def stream(*parts: object, end: str = "data: [DONE]\n\n", line: str = "\n") -> bytes:
@@ -164,40 +179,65 @@ def test_why_a_reply_ended_is_kept() -> None:
         b"data: x\n\n",
         b'{"choices": 3}',
         b'{"choices": [3]}',
+        b"event: error\ndata: {}\n\n",
+        b'data: {"choices": 3}\n\n',
+        b'data: {"choices": [3]}\n\n',
+        b"data: 3\n\n",
+        b"data:\n" * 300_000,
+        b"data: [3]\n\n",
+        b'data: "x"\n\n',
+        b"data: " + b"[" * 100_000 + b"\n\n",
         b"\xff\xfe",
     ],
 )
 def test_what_is_no_chat_reply_is_told(body: bytes) -> None:
-    with pytest.raises(ValueError, match="answered with something that is no chat reply"):
+    with pytest.raises(LancelotError, match="answered with something that is no chat reply"):
         read_reply(body)
 
 
-@pytest.mark.parametrize(
-    "body", [stream(delta("It"), {"error": "x"}), b'{"error": {"message": "x"}}', b"event: error\ndata: {}\n\n"]
-)
+@pytest.mark.parametrize("body", [stream(delta("It"), {"error": "x"}), b'{"error": {"message": "x"}}'])
 def test_an_error_in_a_reply_is_told(body: bytes) -> None:
-    with pytest.raises(ValueError, match="failed while it answered"):
+    with pytest.raises(LancelotError, match="failed while it answered"):
         read_reply(body)
 
 
-@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: f"data: {text}\n\n".encode()))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["choices", "delta", "content", "error", "type", "text", "finish_reason", "_fields_set"]),
+            inner,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.binary(max_size=60)
+    | st.text(max_size=60).map(lambda text: f"data: {text}\n\n".encode())
+    | st.lists(JSON, max_size=3).map(lambda parts: stream(*parts))
+    | st.lists(JSON, max_size=3).map(lambda choices: stream({"choices": choices}))
+)
 def test_any_bytes_are_a_reply_or_are_told(body: bytes) -> None:
     try:
         assert isinstance(read_reply(body).text, str)
-    except ValueError as error:
-        assert re.fullmatch(r"(failed|answered) [a-z ]+", str(error))  # noqa: PT017 - it depends on the bytes
+    except LancelotError as error:
+        assert re.search(r" (failed|answered) [a-z ]+\. Ask again", str(error))  # noqa: PT017 - it depends on the bytes
 
 
 def test_reading_ends_with_the_stream_and_with_the_time() -> None:
     parts = iter([b"data: {}\n\ndata: [DO", b"NE]\n\n", b"never read"])
-    assert lancelot.read_body(parts, math.inf) == b"data: {}\n\ndata: [DONE]\n\n"
+    assert lancelot._Call(60).body(parts) == b"data: {}\n\ndata: [DONE]\n\n"  # noqa: SLF001 - as no server times its parts
     with pytest.raises(TimeoutError):
-        lancelot.read_body(iter([b": still\n"] * 3), time.monotonic() - 1)
+        lancelot._Call(-1).body(iter([b": still\n"] * 3))  # noqa: SLF001
 
 
 def test_a_reply_that_never_ends_is_read_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lancelot, "MAX_REPLY_BYTES", 100)
-    assert len(lancelot.read_body(iter([b"x" * 60] * 9), math.inf)) == 120
+    assert len(lancelot._Call(60).body(iter([b"x" * 60] * 9))) == 120  # noqa: SLF001
 
 
 # Failures
@@ -530,14 +570,13 @@ HOSTILE_REPLIES = ("<think>", "[1\u2020", "![", "!", "[1](", "[", "`", " [1, ", 
 def test_no_reply_takes_long_to_read() -> None:
     """In a process of its own, since a regular expression that is at it cannot be stopped."""
     lines = (
-        "import json, lancelot",
+        "import lancelot",
         f"texts = [part * (2_000_000 // len(part)) for part in {HOSTILE_REPLIES}]",
         "texts.append('[' * 300_000 + '9]' * 300_000)",
         "for text in texts:",
-        "    said = lancelot.read_reply(json.dumps({'choices': [{'message': {'content': text + 'So'}}]}).encode()).text",
+        "    said = lancelot.reply_of([{'choices': [{'message': {'content': text + 'So'}}]}]).text",
         "    lancelot.is_no_answer(lancelot.parse_citations(said, 3)[0], ())",
         "    lancelot.fenced_passage(1, lancelot.Hit(1, 1.0, text[:999], text[:999], text, {}), text)",
-        "[read_stream] = [lancelot.read_reply((texts[-3] + 'data: ' + '{\"choices\": []}').encode())]",
     )
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=PROJECT, timeout=120, check=True)
 

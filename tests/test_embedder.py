@@ -311,13 +311,13 @@ def test_each_text_gets_the_vector_of_its_index_or_else_of_its_place(
     indexes: list[Any], places: list[int | None]
 ) -> None:
     items = [{"index": index, "embedding": [1.0, float(place)]} for place, index in enumerate(indexes)]
-    vectors = lancelot._read_vectors({"data": items}, 3)  # noqa: SLF001
+    vectors = lancelot.vectors_of({"data": items}, 3)
     assert [vector and vector[1] for vector in vectors] == places
 
 
 @pytest.mark.parametrize("answer", [None, [], {"data": None}, {"data": [None]}, {"data": ["x"]}, {"data": {"0": []}}])
 def test_what_is_no_answer_of_an_embedding_server_holds_no_vector(answer: Any) -> None:
-    assert lancelot._read_vectors(answer, 1) == [None]  # noqa: SLF001
+    assert lancelot.vectors_of(answer, 1) == [None]
 
 
 def test_a_failure_names_the_host_and_neither_user_password_nor_key(make_settings: MakeSettings) -> None:
@@ -386,7 +386,7 @@ def test_a_server_that_wants_a_key_where_there_is_none_is_told_so(
 
 @pytest.mark.parametrize("number", [1e308, -1e39])
 def test_numbers_that_no_vector_column_can_hold_are_no_embedding(number: float) -> None:
-    assert lancelot._read_vector({"embedding": [0.5, number]}) is None  # noqa: SLF001
+    assert lancelot.vectors_of({"data": [{"embedding": [0.5, number]}]}, 1) == [None]
     assert lancelot._read_vector({"embedding": [0.5, 3e38]}) == (0.5, 3e38)  # noqa: SLF001
 
 
