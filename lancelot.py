@@ -3330,7 +3330,12 @@ def list_sources(scope: Scope) -> list[SourceFile]:
         return [SourceFile("", "", layout.rows, "", {})] if layout.rows else []
     files: dict[str, SourceFile] = {}
     chunks: Counter[str] = Counter()
+    key, before = "", None
     for row in scope.rows(columns):
+        if row.values == before:  # most chunks follow another of their source
+            chunks[key] += 1
+            continue
+        before = row.values
         title = first_value(row, layout.title)
         key = first_value(row, layout.source) or title
         chunks[key] += 1
@@ -4192,14 +4197,13 @@ def noted_values(hit: Hit, names: Iterable[str]) -> Iterator[Any]:
 
 
 def share_of(lengths: Iterable[int], room: int) -> int:
-    """The greatest length to which texts of these lengths can be cut so that together they fit the room."""
+    """The greatest length to which texts of these lengths can be cut so that together they fit the room.
+
+    It is that at which some of the shortest stay whole, and the others share what those leave.
+    """
     rising = sorted(lengths)
-    for place, length in enumerate(rising):
-        share = room // (len(rising) - place)
-        if length > share:
-            return share
-        room -= length
-    return rising[-1] if rising else 0
+    shares = ((room - sum(rising[:at])) // (len(rising) - at) for at in range(len(rising)))
+    return max(shares, default=0)
 
 
 _CHAT_TOKENS = re.compile(
@@ -4311,7 +4315,7 @@ NUMBERS_COUNTED = 512 * 2**20
 """Numbers of vectors that are looked at for rows without one: a million vectors of length 512, about two seconds."""
 FAR_NUMBERS_COUNTED = NUMBERS_COUNTED // 32
 MAX_COUNTED_ROWS = 100_000
-"""About a second of counting on two cores; rows of a table of our own are counted by the engine, much faster."""
+"""About a second of counting on two cores; tables of our own, whose chunks follow one another, are counted whole."""
 
 Ranked = tuple[Ranking, RanSearch, list[str]]
 """A ranking, the search that made it, and notes about it."""
@@ -4440,11 +4444,11 @@ class Searcher:
     def _rank_by_vector(self, scope: Scope, reading: Reading) -> tuple[Ranking, str]:
         """The ranking by meaning, and how many rows of the table have no vector, in words."""
         layout, lengths, model = scope.layout, scope.layout.vectors, scope.layout.model
-        cannot = LancelotError(f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}.")
+        cannot = f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}."
         if not self.embedder.available:
             raise LancelotError(self.embedder.why_not)
         if not lengths or (layout.vector is None and len(lengths) == 1):
-            raise cannot
+            raise LancelotError(cannot)
         added = [text for text in (reading.text, *reading.added) if text]
         try:
             # The vectors of another model than the table's own mean nothing in it.
@@ -4459,7 +4463,7 @@ class Searcher:
         fitting = [name for name, length in lengths.items() if length == given]
         column = layout.vector or (fitting[0] if len(fitting) == 1 else None)
         if column is None:
-            raise cannot
+            raise LancelotError(cannot)
         if column not in fitting:
             raise LancelotError(
                 f"The vectors in {layout.table}.{column} have length {lengths[column]}, but the model "
@@ -4844,18 +4848,6 @@ _DETAILS = (
 """How much of each hit is shown, from most to least: characters of its snippet and of a text in its metadata, and a note."""
 
 
-def _hit_object(hit: Hit, terms: Terms, width: int, metadata: int) -> dict[str, Any]:
-    """A hit whose text is its snippet."""
-    shown = {
-        "id": json_safe(hit.id),
-        "score": round(hit.score, 6),
-        "title": shorten(hit.title, 200),
-        "source": shorten(hit.source, 500),
-        "snippet": hit.text if width == SNIPPET_WIDTH else snippet(hit.text, terms, width=width),
-    }
-    return shown | ({"metadata": json_safe(hit.metadata, text_limit=metadata)} if metadata else {})
-
-
 def total_words(page: Page) -> str:
     """The number of rows that match, for a sentence: `135`, or `10000+` if the count stops there."""
     return f"{page.total}+" if page.capped else f"{page.ranked if page.total is None else page.total}"
@@ -4895,8 +4887,19 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
         "reading": json_safe(_without(parts, "", ())) if reading else None,
         "note": " ".join((*page.notes, note)).strip() or None,
         "hint": None if hits else _empty_hint(page),
+        "hits": [
+            {
+                "id": json_safe(hit.id),
+                "score": round(hit.score, 6),
+                "title": shorten(hit.title, 200),
+                "source": shorten(hit.source, 500),
+                "snippet": hit.text if width == SNIPPET_WIDTH else snippet(hit.text, page.terms, width=width),
+            }
+            | ({"metadata": json_safe(hit.metadata, text_limit=metadata)} if metadata else {})
+            for hit in hits
+        ],
     }
-    return _without(answer, None) | {"hits": [_hit_object(hit, page.terms, width, metadata) for hit in hits]}
+    return _without(answer, None)
 
 
 def search_json(page: Page) -> str:
