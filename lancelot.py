@@ -3994,6 +3994,10 @@ class Status:
             return ""
         return f"its vectors have length {length}, not the {given} of {model}; {models_of_length(length)}"
 
+    def notes(self, layout: TableLayout) -> str:
+        """All there is to say about a table, or ""."""
+        return "; ".join(filter(None, (self.table_note(layout), self.vectorless.get(layout.table))))
+
 
 MAX_QUERY = 10_000
 """Characters of a query or a question that are used."""
@@ -4053,7 +4057,7 @@ def _values_without(values: Mapping[str, Any], paths: Iterable[tuple[str, ...]])
 
 def _to_hit(layout: TableLayout, row: Row, text: str, score: float) -> Hit:
     columns = ((layout.text,), layout.title, layout.source, (layout.id,))
-    used = [next((one for one in named if one and first_value(row, (one,))), None) for named in columns]
+    used = [next((column for column in named if column and first_value(row, (column,))), None) for named in columns]
     title, source = (first_value(row, (column,)) if column else "" for column in used[1:3])
     own_id = layout.id.value(row.values) if layout.id else None
     # An id that an answer cannot hold as it is could not be read again.
@@ -4144,7 +4148,7 @@ def _word_notes(terms: Terms, missing: Iterable[str], scope: Scope) -> list[str]
 
 NO_ANSWER_MARK = "NOT_IN_DOCUMENTS"
 NOT_ANSWERED = "The documents do not answer this."
-ASK_RULES = f"""\
+ANSWER_RULES = f"""\
 You answer a question from numbered passages of the user's own documents.
 - Use only what the passages say. Add nothing that you know from elsewhere.
 - After each statement, cite the passages that it rests on by their numbers in square brackets: [1] or [1][3].
@@ -4613,7 +4617,7 @@ class Searcher:
         answer = replace(answer, notes=tuple(notes))
         fenced = (fenced_passage(passage.number, passage.hit, passage.text) for passage in passages)
         prompt = "\n".join([*fenced, f"Question: {clean_surrogates(answer.question).strip()}"])
-        reply = self.chat.reply(ASK_RULES, prompt)
+        reply = self.chat.reply(ANSWER_RULES, prompt)
         text, cited, removed = parse_citations(reply.text, len(passages))
         if is_no_answer(text, cited):
             return answer
@@ -4668,11 +4672,11 @@ class Searcher:
 
     def _open_all(self, names: Iterable[str]) -> tuple[list[Scope], dict[str, LancelotError]]:
         """Every table that can be read, and why each other cannot."""
-        opened = {name: self._opened(name) for name in names}
+        opened = {name: self._open_or_error(name) for name in names}
         scopes = [scope for scope in opened.values() if isinstance(scope, Scope)]
         return scopes, {name: error for name, error in opened.items() if isinstance(error, LancelotError)}
 
-    def _opened(self, name: str) -> Scope | LancelotError:
+    def _open_or_error(self, name: str) -> Scope | LancelotError:
         """Return a table whose first row can be read as a search reads it, or why it cannot."""
         try:
             table = self.store.open(name)
@@ -4727,14 +4731,11 @@ class Searcher:
         whose = "" if name else ", which LANCEDB_TABLE names"
         cause = f'There is no table "{_shown_name(wanted)}"{whose}.' if named else ""
         if not names:
-            path = shown_path(self.settings.path or "")
-            raise LancelotError(
-                f"{cause} The folder {path} holds no tables.".strip(), "Check LANCEDB_PATH, or write a table first."
-            )
+            cause = f"{cause} The folder {shown_path(self.settings.path or '')} holds no tables.".strip()
+            raise LancelotError(cause, "Check LANCEDB_PATH, or write a table first.")
         if named:
-            near = difflib.get_close_matches(wanted, names, n=3)
-            hint = f"Did you mean {' or '.join(near)}? " if near else ""
-            raise LancelotError(cause, f"{hint}The tables are {listed(names)}.")
+            near = " or ".join(difflib.get_close_matches(wanted, names, n=3))
+            raise LancelotError(cause, f"{f'Did you mean {near}? ' if near else ''}The tables are {listed(names)}.")
         return None
 
     def _only_table(self, scopes: Sequence[Scope], unreadable: Mapping[str, LancelotError]) -> Scope:
@@ -5064,7 +5065,6 @@ def _index_object(index: Index, *, verbose: bool) -> dict[str, Any]:
 
 def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict[str, Any]:
     vector = layout.vector if layout.vector in layout.vectors else None
-    note = "; ".join(filter(None, (status.table_note(layout), status.vectorless.get(layout.table))))
     columns = itertools.islice(layout.schema, 200 if verbose else 0)
     shown: dict[str, Any] = {
         "name": layout.table,
@@ -5083,7 +5083,7 @@ def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict
         "searchTypes": status.search_types(layout),
         "bestSearchType": next(iter(status.search_types(layout)), None),
         "indexes": [_index_object(index, verbose=verbose) for index in layout.indexes[:50]],
-        "note": shorten(note, 600),
+        "note": shorten(status.notes(layout), 600),
         "columns": {shorten(one_line(c.name), 120): shorten(one_line(str(c.type)), 200) for c in columns},
     }
     return _without(shown, None, "", [], {})
@@ -5304,8 +5304,7 @@ def status_lines(status: Status) -> str:
     for layout in status.tables:
         searches = ", ".join(status.search_types(layout)) or "none"
         lines.append(f"table:       {layout.table}, {plural(layout.rows, 'row')}; searches: {searches}")
-        note = "; ".join(filter(None, (status.table_note(layout), status.vectorless.get(layout.table))))
-        lines += [f"             {note}"] if note else []
+        lines += [f"             {note}"] if (note := status.notes(layout)) else []
     lines += [f"unreadable:  {name}: {error.cause}" for name, error in status.unreadable.items()]
     if stats:
         types = ", ".join(f"{kind} {count:,}" for kind, count in itertools.islice((stats.file_types or {}).items(), 8))

@@ -429,7 +429,7 @@ def test_passages_stand_numbered_in_fences_and_never_among_the_rules(
 ) -> None:
     answer("It is so [1].", question="Which passwords have guests?")
     system, user = (message["content"] for message in asked()[0]["body"]["messages"])
-    assert system == lancelot.ASK_RULES
+    assert system == lancelot.ANSWER_RULES
     assert "HACKED" not in system
     assert user.endswith("\nQuestion: Which passwords have guests?")
     opened = re.findall(r"^Passage \[(\d)\]\n(`{3,})text\n(.*?)\n\2\n", user, re.MULTILINE | re.DOTALL)
