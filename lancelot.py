@@ -1181,8 +1181,9 @@ def stored_hosts(config_dir: Path) -> list[str]:
 
 
 TEXT_NAMES = ("text", "content", "page_content", "document", "doc", "chunk", "body", "searchable_text")
-TEXT_LATE_NAMES = ("metadata_text", "data")
-NESTED_TEXT_NAMES = {"payload": ("text", "content"), "data": ("text", "content")}
+TEXT_LATE_NAMES = ("metadata_text",)
+PAYLOAD_NAMES = ("payload", "data")
+PAYLOAD_TEXT_NAMES = ("text", "content")
 TITLE_NAMES = ("title", "page_title", "fileTitle", "file_name", "heading", "name", "document_name")
 SOURCE_NAMES = ("chunkSource", "source", "url", "uri", "filePath", "file_path", "path", "source_path", "source_url")
 ID_NAMES = ("id", "_id", "uuid")
@@ -1363,28 +1364,19 @@ class Row:
 
 NAMESPACE_MARK = "$"
 """Stands between the names of namespaces and of the table in them; no table's own name can hold it."""
-_IN_NAMESPACE = re.compile(r"[0-9a-f]{8}_(?=.*\$)")
-"""What LanceDB puts before the name of a table's folder where it is in a namespace; that folder has no suffix."""
-
-
-def _table_in(entry: Path) -> str:
-    """The name of the table that a folder in a database is, by its name alone; "" where it is none."""
-    if entry.suffix == ".lance":
-        return entry.stem
-    return entry.name[mark.end() :] if (mark := _IN_NAMESPACE.match(entry.name)) else ""
+# LanceDB puts a hash before the name of a table in a namespace, and gives its folder no suffix.
+_TABLE_FOLDER = re.compile(r"(.+)\.lance|[0-9a-f]{8}_(.*\$.*)", re.DOTALL)
+_PLAIN_NAMES = re.compile(r"[A-Za-z0-9_.-]+(\$[A-Za-z0-9_.-]+)*")
+"""What LanceDB allows as the name of a table, and of the namespaces before it."""
+LOOK_SECONDS = 0.5
 
 
 def holds_tables(folder: Path) -> bool:
     """Whether a folder has a table's folder (`*.lance`, or one in a namespace) directly in it."""
     try:
-        return any(_table_in(entry) and entry.is_dir() for entry in folder.iterdir())
+        return any(_TABLE_FOLDER.fullmatch(entry.name) and entry.is_dir() for entry in folder.iterdir())
     except OSError:
         return False
-
-
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""What LanceDB allows as the name of a table, and of a namespace here."""
-LOOK_SECONDS = 0.5
 
 
 def seen_tables(path: str | None) -> tuple[str, ...]:
@@ -1392,232 +1384,180 @@ def seen_tables(path: str | None) -> tuple[str, ...]:
     if not path or is_address(path):
         return ()
     try:
-        found = bounded(lambda: list(Path(path).iterdir()), seconds=LOOK_SECONDS, name="looking into the folder")
+        entries = bounded(lambda: os.listdir(path), seconds=LOOK_SECONDS, name="looking into the folder")  # noqa: PTH208 - names are enough
     except (OSError, TimeoutError, ValueError):
         return ()
-    names = map(_table_in, found)
-    return tuple(sorted(name for name in names if all(map(_PLAIN_NAME.fullmatch, name.split(NAMESPACE_MARK)))))
+    names = (match[1] or match[2] for match in map(_TABLE_FOLDER.fullmatch, entries) if match)
+    return tuple(sorted(filter(_PLAIN_NAMES.fullmatch, names)))
 
 
-def _subfolders(folder: Path) -> list[Path]:
-    try:
-        return [entry for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()]
-    except OSError:
-        return []
-
-
-def _databases_below(folder: Path, *, depth: int = 2, most: int = 500) -> list[Path]:
-    """Database folders up to `depth` levels down, looking at `most` folders at most."""
-    found: list[Path] = []
-    level = [folder]
-    for _ in range(depth):
-        level = list(itertools.islice(itertools.chain.from_iterable(map(_subfolders, level)), most))
-        found += [below for below in level if holds_tables(below)]
-    return sorted(found)
-
-
-def _check_level(folder: Path) -> None:
-    """Refuses a table's own folder and a folder above the database, naming the right one."""
-    for parent in (folder, *folder.parents):
-        if parent.suffix == ".lance":
-            raise LancelotError(
-                f"LANCEDB_PATH {folder} is inside the table {parent.stem}, not a database folder.",
-                f"Set LANCEDB_PATH to {parent.parent}.",
-            )
-    if holds_tables(folder):
-        return
-    below = _databases_below(folder)
-    if len(below) == 1:
-        raise LancelotError(
-            f"LANCEDB_PATH {folder} holds no tables itself, but {below[0]} does.", f"Set LANCEDB_PATH to {below[0]}."
-        )
-    if below:
-        raise LancelotError(
-            f"LANCEDB_PATH {folder} holds no tables itself, but folders below it do.",
-            f"Set LANCEDB_PATH to one of them: {listed(map(str, below), limit=5)}.",
-        )
+def _databases_below(folder: Path, *, most: int = 2000) -> list[Path]:
+    """Database folders one and two levels down, among the first `most` entries."""
+    entries = itertools.islice(itertools.chain(folder.glob("*"), folder.glob("*/*")), most)
+    with contextlib.suppress(OSError):
+        return sorted(filter(holds_tables, entries))
+    return []
 
 
 def _path_advice(folder: Path) -> str:
-    """What to do about a path that is no folder: the near one that holds tables, where there is one."""
+    """What to do about a path that is no folder: the nearest that is one."""
     with contextlib.suppress(OSError, ValueError):
-        if (folder.parent / f"{folder.name}.lance").is_dir():
-            return f"Set LANCEDB_PATH to {folder.parent} and name the table {folder.name}."
         if holds_tables(folder.parent):
             return f"Set LANCEDB_PATH to {folder.parent}, which holds LanceDB tables."
-        if folder.parent.is_dir():
-            others = [entry.name for entry in folder.parent.iterdir() if entry.name != folder.name and entry.is_dir()]
-            near = difflib.get_close_matches(folder.name, others, n=1)
-            if near:
-                return f"Did you mean {folder.parent / near[0]}?"
+        names = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()]
+        near = difflib.get_close_matches(folder.name, names, n=1)
+        if near:
+            return f"Did you mean {folder.parent / near[0]}?"
     return "Set LANCEDB_PATH to an existing LanceDB folder; Lancelot does not create it."
 
 
-# As LanceDB has them; `db` is its own service, in which a host is the name of a database.
-AZURE_SCHEMES = ("az", "abfss")
-STORE_SCHEMES = ("s3", "s3+ddb", "gs", *AZURE_SCHEMES, "oss", "cos", "hf")
-SERVICE_SCHEME = "db"
+def _check_local(folder: Path) -> None:
+    """Refuse what is no database folder, and name the right one: a file, a table's own folder, a folder above."""
+    try:
+        mode = folder.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise LancelotError(
+            f"The database folder {one_line(str(folder))} cannot be opened ({reason_of(error)}).", _path_advice(folder)
+        ) from error
+    if not stat.S_ISDIR(mode):
+        raise LancelotError(f"LANCEDB_PATH {one_line(str(folder))} is a file, not a folder.", _path_advice(folder))
+    if table := next((parent for parent in (folder, *folder.parents) if parent.suffix == ".lance"), None):
+        raise LancelotError(
+            f"LANCEDB_PATH {folder} is inside the table {table.stem}, not a database folder.",
+            f"Set LANCEDB_PATH to {table.parent}.",
+        )
+    if not holds_tables(folder) and (below := _databases_below(folder)):
+        which = "" if len(below) == 1 else "one of them: "
+        raise LancelotError(
+            f"LANCEDB_PATH {folder} holds no tables itself, but a folder below it does.",
+            f"Set LANCEDB_PATH to {which}{listed(map(str, below), limit=5)}.",
+        )
+
+
+# --- object stores, and LanceDB's own service
 
 
 @dataclass(frozen=True)
-class StoreVariables:
-    """The variables of one kind of object store, which LanceDB reads from this process's environment.
+class RemoteStore:
+    """A kind of object store, or LanceDB's service, by the variables that LanceDB reads from this process's environment.
 
-    `prefix` begins their names, `plain` are those that are no secrets; `credentials` and `endpoint` stand in remedies.
+    `prefix` begins their names; `credentials` and `address` name the most important ones in remedies.
     """
 
     prefix: str
-    plain: tuple[str, ...]
     credentials: str
-    endpoint: str = ""
+    address: str = "LANCEDB_PATH"
     file: str = ""
-
-    @property
-    def address(self) -> str:
-        """What says where the store is, for a sentence."""
-        return f"LANCEDB_PATH and, where it is set, {self.endpoint}" if self.endpoint else "LANCEDB_PATH"
-
-    def is_secret(self, name: str) -> bool:
-        """Whether a variable holds a secret of this store."""
-        name = name.upper()
-        ours = self.prefix and name.startswith(self.prefix) and name not in self.plain
-        return bool(ours) and re.search(r"KEY|TOKEN|SECRET|SAS|PASSWORD", name) is not None
+    name: str = "The object store"
 
 
-_S3 = StoreVariables(
+_S3 = RemoteStore(
     "AWS_",
-    (
-        *("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ALLOW_HTTP", "AWS_REGION"),
-        *("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_TIMEOUT", "AWS_CONNECT_TIMEOUT", "AWS_SKIP_SIGNATURE"),
-        *("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "AWS_EC2_METADATA_DISABLED", "AWS_ROLE_ARN"),
-        *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-    ),
     "AWS_ACCESS_KEY_ID",
-    "AWS_ENDPOINT",
+    "LANCEDB_PATH and, where they are set, AWS_ENDPOINT, AWS_REGION and AWS_ALLOW_HTTP",
     "~/.aws/credentials",
 )
-_GOOGLE = StoreVariables(
-    "GOOGLE_",
-    ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS"),
-    "GOOGLE_SERVICE_ACCOUNT",
-)
-_AZURE = StoreVariables(
+_AZURE = RemoteStore(
     "AZURE_",
-    (
-        *("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_ALLOW_HTTP"),
-        *("AZURE_STORAGE_USE_EMULATOR", "AZURE_STORAGE_CLIENT_ID", "AZURE_STORAGE_TENANT_ID", "AZURE_CLIENT_ID"),
-        *("AZURE_TENANT_ID", "AZURE_USE_AZURE_CLI", "AZURE_FEDERATED_TOKEN_FILE"),
-    ),
     "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_ENDPOINT",
+    "LANCEDB_PATH and, where it is set, AZURE_STORAGE_ENDPOINT",
 )
-_OWN_VARIABLES = "the store's own variables"
-_OTHER_STORE = StoreVariables("", (), _OWN_VARIABLES)
-STORES: Mapping[str, StoreVariables] = {
+_GOOGLE = RemoteStore("GOOGLE_", "GOOGLE_SERVICE_ACCOUNT")
+_SERVICE = RemoteStore("", "LANCEDB_API_KEY", "LANCEDB_HOST_OVERRIDE and LANCEDB_REGION", name="LanceDB's service")
+_OTHER_STORE = RemoteStore("", "the store's own variables")
+SERVICE_SCHEME = "db"
+AZURE_SCHEMES = ("az", "abfss")
+# The schemes as LanceDB has them; `db` is its own service, in which a host is the name of a database.
+STORES: Mapping[str, RemoteStore] = {
     "s3": _S3,
     "s3+ddb": _S3,
     "gs": _GOOGLE,
     **dict.fromkeys(AZURE_SCHEMES, _AZURE),
-    "oss": StoreVariables("OSS_", ("OSS_ENDPOINT", "OSS_REGION"), _OWN_VARIABLES, "OSS_ENDPOINT"),
-    "cos": StoreVariables("COS_", ("COS_ENDPOINT",), _OWN_VARIABLES, "COS_ENDPOINT"),
-    "hf": StoreVariables("HF_", (), "HF_TOKEN"),
+    "oss": replace(_OTHER_STORE, prefix="OSS_", address="LANCEDB_PATH and OSS_ENDPOINT"),
+    "cos": replace(_OTHER_STORE, prefix="COS_", address="LANCEDB_PATH and COS_ENDPOINT"),
+    "hf": RemoteStore("HF_", "HF_TOKEN"),
+    SERVICE_SCHEME: _SERVICE,
 }
+_PLAIN_VARIABLE = re.compile(
+    r"AWS_(ENDPOINT(_URL(_S3)?)?|ALLOW_HTTP|(DEFAULT_)?REGION|PROFILE|(CONNECT_)?TIMEOUT|SKIP_SIGNATURE|ROLE_ARN"
+    r"|VIRTUAL_HOSTED_STYLE_REQUEST|EC2_METADATA_DISABLED|(CONFIG|SHARED_CREDENTIALS|WEB_IDENTITY_TOKEN)_FILE)"
+    r"|AZURE_(STORAGE_(ACCOUNT_NAME|USE_EMULATOR)|(STORAGE_)?(ENDPOINT|CLIENT_ID|TENANT_ID)|ALLOW_HTTP|USE_AZURE_CLI"
+    r"|FEDERATED_TOKEN_FILE)|GOOGLE_(SERVICE_ACCOUNT(_PATH)?|APPLICATION_CREDENTIALS)|OSS_(ENDPOINT|REGION)|COS_ENDPOINT",
+    re.IGNORECASE,
+)
+"""The variables of stores that are no secrets and may stand in a client's configuration file."""
+_SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|SAS|PASSWORD", re.IGNORECASE)
+_FILE_VARIABLE = re.compile(r".*_FILE|GOOGLE_.*", re.IGNORECASE)
+"""Those that hold the path of a file."""
 
 
-def _store_of(path: str) -> StoreVariables:
-    """The variables of an address's store; those of none where it is no store's."""
-    return STORES.get(scheme_of(path), _OTHER_STORE)
+def _variable_names(path: str, environ: Mapping[str, str]) -> list[str]:
+    """The variables of an address's store in an environment, those that LanceDB knows and those that may be secrets."""
+    prefix = STORES.get(scheme_of(path), _OTHER_STORE).prefix
+    names = [name for name in environ if prefix and name.upper().startswith(prefix)]
+    return [name for name in names if _PLAIN_VARIABLE.fullmatch(name) or _SECRET_VARIABLE.search(name)]
 
 
-def _credentials_of(scheme: str) -> str:
-    return "LANCEDB_API_KEY" if scheme == SERVICE_SCHEME else STORES[scheme].credentials
-
-
-def is_file_variable(name: str) -> bool:
-    """Whether a store's variable, one of those that are no secrets, holds the path of a file."""
-    return name.upper().endswith("_FILE") or name.upper().startswith(_GOOGLE.prefix)
-
-
-def plain_variables(path: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of an address's store that are set here and are no secrets; paths are made absolute."""
-    store = _store_of(path)
-    found = {name: value for name in store.plain if (value := clean_surrogates(environ.get(name, "")).strip())}
-    return {name: os.path.abspath(value) if is_file_variable(name) else value for name, value in found.items()}  # noqa: PTH100 - never raises
-
-
-def secret_variables(path: str, environ: Mapping[str, str]) -> list[str]:
-    """The names of the variables of an address's store that are set here and are secrets, or hold a password."""
-    store = _store_of(path)
-    given = {name: environ[name] for name in store.plain if name in environ}
-    named = {name for name, value in given.items() if without_password(value) != value}
-    return sorted(named | {name for name, value in environ.items() if value.strip() and store.is_secret(name)})
-
-
-def _variable_problem(name: str, value: str) -> str:
-    if re.search(r"[^\x20-\x7e]", value) and not is_file_variable(name) and name.upper() != "AWS_PROFILE":
-        return f"{name} holds a line break, or another character that is in no such value."
-    if re.match(r"(AWS|AZURE)\w*_ENDPOINT", name.upper()) and not re.match(r"https?://[^\s/]", value, re.IGNORECASE):
-        return f"{name} does not begin with http:// or https:// and the name of a server."
-    return ""
+def store_variables(path: str, environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The variables of an address's store that are set: those without a secret, with absolute paths; the others' names."""
+    plain: dict[str, str] = {}
+    secret: list[str] = []
+    for name in sorted(_variable_names(path, environ)):
+        value = clean_surrogates(environ[name]).strip()
+        if value and (not _PLAIN_VARIABLE.fullmatch(name) or without_password(value) != value):
+            secret.append(name)
+        elif value:
+            plain[name] = os.path.abspath(value) if _FILE_VARIABLE.fullmatch(name) else value  # noqa: PTH100 - never raises
+    return plain, secret
 
 
 def prepare_variables(path: str, environ: MutableMapping[str, str]) -> None:
-    """Takes blank variables of an address's store out, which the engine would read as values.
+    """Take blank variables of an address's store out, which the engine would read as values.
 
     LancelotError where one has a value on which the engine breaks down; the value is not shown.
     """
-    store = _store_of(path)
-    for name, value in list(environ.items()):
-        if not (store.is_secret(name) or name.upper() in store.plain):
-            continue
+    for name in _variable_names(path, environ):
+        value = environ[name]
+        wanted = (
+            r"(?i)https?://[^\s/][\x20-\x7e]*" if re.match(r"(?i)(AWS|AZURE)\w*_ENDPOINT", name) else r"[\x20-\x7e]*"
+        )
         if not value.strip():
             del environ[name]
-        elif problem := _variable_problem(name, value):
-            raise LancelotError(problem, f"Correct or unset {name}.")
-
-
-def _check_place(scheme: str, host: str, folder: str) -> None:
-    """Refuses an address without a bucket, or with a folder that the engine would not read as it is written."""
-    if not host and scheme == SERVICE_SCHEME:
-        raise LancelotError("LANCEDB_PATH db:// names no database.", "Set it as in db://name.")
-    if not host:
-        raise LancelotError(f"LANCEDB_PATH {scheme}:// names no bucket.", f"Set it as in {scheme}://bucket/folder.")
-    names = re.sub("%2e", ".", folder, flags=re.IGNORECASE).removesuffix("/").split("/")
-    if folder and {"", ".", ".."} & set(names):
-        raise LancelotError(
-            'LANCEDB_PATH holds two slashes in a row, or "." or ".." as a folder, which an object store does not know.',
-            f"Write every folder of it by its name, as in {scheme}://bucket/folder.",
-        )
+        elif not (re.fullmatch(wanted, value) or re.fullmatch(r"(?i).*_FILE|GOOGLE_.*|AWS_PROFILE", name)):
+            raise LancelotError(
+                f"{name} holds a line break or another character that is in no such value, or lacks http:// or https://.",
+                f"Correct or unset {name}.",
+            )
 
 
 def _check_address(address: str) -> None:
-    """Refuses an address that LanceDB cannot read, or would read without the credentials that are in it."""
+    """Refuse an address that LanceDB cannot read, or would read without the credentials that are in it."""
     scheme = scheme_of(address)
-    if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", address):
-        raise LancelotError("LANCEDB_PATH holds a line break or another control character.", "Take it out.")
-    place, query = re.fullmatch(r"[^:]+://([^?#]*)(.*)", address, re.DOTALL).groups()  # type: ignore[union-attr]
-    host, _, folder = place.partition("/")
-    if scheme not in (*STORE_SCHEMES, SERVICE_SCHEME):
+    if scheme not in STORES:
         raise LancelotError(
             f"LANCEDB_PATH begins with {scheme}://, which LanceDB does not read.",
-            f"Set it to a folder, or to an address that begins with {listed(f'{one}://' for one in STORE_SCHEMES)} "
-            f"or {SERVICE_SCHEME}://.",
+            f"Set it to a folder, or to an address that begins with {listed(f'{name}://' for name in STORES)}.",
         )
-    if ":" in host or ("@" in host and scheme not in AZURE_SCHEMES) or (query and scheme != "s3+ddb"):
+    place = re.split(r"[?#]", address.partition("://")[2], maxsplit=1)
+    host, _, folder = place[0].partition("/")
+    if ":" in host or ("@" in host and scheme not in AZURE_SCHEMES) or (len(place) > 1 and scheme != "s3+ddb"):
         raise LancelotError(
             "LANCEDB_PATH holds a user, a password or a query, which LanceDB does not read from an address.",
-            f"Take it out, and give credentials by {_credentials_of(scheme)}.",
+            f"Take it out, and give credentials by {STORES[scheme].credentials}.",
         )
-    _check_place(scheme, host, folder)
-    if inside := re.search(r"(?:^|/)([^/]+)\.lance(?:/|$)", folder):
+    # An object store knows neither "." nor ".."; the engine would read another folder than the one that is written.
+    names = re.sub("%2e", ".", folder, flags=re.IGNORECASE).removesuffix("/").split("/") if folder else []
+    is_inside = any(name.endswith(".lance") for name in names)
+    if not host or {"", ".", ".."} & set(names) or is_inside or re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", address):
+        example = "db://name" if scheme == SERVICE_SCHEME else f"{scheme}://bucket/folder"
         raise LancelotError(
-            f"LANCEDB_PATH is inside the table {shorten(one_line(inside[1]), 100)}, not a database folder.",
-            f"Set LANCEDB_PATH to {shown_path(f'{scheme}://{host}/{folder[: inside.start()]}'.rstrip('/'))}.",
+            "LANCEDB_PATH lacks a name, or holds two slashes, dots, a control character or the folder of a table.",
+            f"Write the address of a database folder, as in {example}.",
         )
 
 
 def check_folder(path: str | None) -> str:
-    """The path or address that LanceDB may be pointed at; LancelotError names the right one where it can."""
+    """Return the path or address that LanceDB may be pointed at; LancelotError names the right one where it can."""
     if path is None:
         raise LancelotError(
             "No database folder is set: LANCEDB_PATH is empty.",
@@ -1625,21 +1565,15 @@ def check_folder(path: str | None) -> str:
         )
     if is_address(path):
         _check_address(path)
-        return path
-    folder = Path(path)
-    try:
-        mode = folder.stat().st_mode
-    except (OSError, ValueError) as error:
-        raise LancelotError(
-            f"The database folder {one_line(path)} cannot be opened ({reason_of(error)}).", _path_advice(folder)
-        ) from error
-    if not stat.S_ISDIR(mode):
-        raise LancelotError(f"LANCEDB_PATH {one_line(path)} is a file, not a folder.", _path_advice(folder))
-    _check_level(folder)
+    else:
+        _check_local(Path(path))
     return path
 
 
-# --- the database, and the layout of a table
+# --- what the engine's errors mean
+
+
+LOOK_AT_STATUS = "`lancedb_status` shows the tables and their columns."
 
 
 def being_rewritten() -> LancelotError:
@@ -1651,180 +1585,130 @@ def being_rewritten() -> LancelotError:
     )
 
 
-LOOK_AT_STATUS = "`lancedb_status` shows the tables and their columns."
-
-# What the engine says of an object store, in the order of looking: a pattern, the cause and the remedy, in which {0} is the
-# StoreVariables. Its own words quote the store's reply and requests, which may repeat keys and tokens: nothing of them is
-# shown but an error's code.
-_STORE_CODE = r"<Code>(\w{1,60})</Code>"
-_STORE_FAILURES = (
-    (r"BadScheme", "is at an http:// address, which is not allowed", "Set AWS_ALLOW_HTTP=true, or use https://."),
-    (r"NoSuchBucket|ContainerNotFound|specified bucket", "has no such bucket", "Correct LANCEDB_PATH."),
-    (r"PermanentRedirect|AuthorizationHeaderMalformed", "has this bucket in another region", "Set AWS_REGION."),
+# The engine's words quote a store's reply and requests, which may repeat keys and tokens: only an error's code is shown of
+# them, and of an unknown error what stands before the first quotation.
+_REMOTE_ERROR = re.compile(
+    r'request_id ?=|store: "(?!Local)\w|Generic (S3|MicrosoftAzure|GCS|OSS|COS|Config) error|Azure account name'
+    r"|Invalid Access Key|SdkError"
+)
+_STORES_IN_WORDS = (
+    (r"request_id ?=", _SERVICE),
+    (r"Azure", _AZURE),
+    (r"\bGCS\b|google", _GOOGLE),
+    (r"\bS3\b|aws|Sdk", _S3),
+)
+_REMOTE_CODE = re.compile(r"<Code>(\w{1,60})</Code>|\) ([3-5]\d\d) ")
+_QUOTATION = re.compile(r'(status\D{1,9}\d{3}[\w ]*).*|["{<].*|\w*SdkError.*|request_id.*|body:.*')
+_TIMEOUTS = r"[Tt]imed ?[Oo]ut|kind: Timeout|(status|code)\W{1,3}5\d\d"
+_NOT_THERE = (
+    r"BadScheme|PermanentRedirect|HeaderMalformed|ListResponse|hyper::Error\(Parse|kind: (Decode|Redirect)|\) [34]\d\d "
+    r"|(?i:body: Some\(\"\s*<(!doctype|html))"
+)
+_REMOTE_FAILURES: tuple[tuple[str, ErrorKind, str], ...] = (
+    ("has no such bucket", "failed", r".*(NoSuchBucket|ContainerNotFound|specified bucket)"),
     (
-        r"Failed to get AWS credentials|CredentialsNotLoaded|TokenRequest|token request",
         "needs credentials, and none were found",
-        "Set {0.credentials} in the client's configuration.",
+        "denied",
+        r".*(Failed to get AWS cred|CredentialsNotLoaded|TokenRequest|token request|no Azure account name)",
     ),
-    (r"no Azure account name", "needs an account, and none is set", "Set {0.credentials}."),
     (
-        r"Invalid Access Key|(status|code)\W{1,3}40[13]|InvalidToken|ExpiredToken",
         "refused access",
-        "Check {0.credentials} in the client's configuration.",
+        "denied",
+        r".*(Invalid Access Key|(status|code)\W{1,3}40[13]|InvalidToken|ExpiredToken|\) 40[13] )",
     ),
     (
-        r'failed to parse ".*" as Duration',
-        "is given a variable that is no time, such as 30s",
-        "Correct the variable, such as AWS_TIMEOUT.",
+        "cannot be read at this address",
+        "failed",
+        rf"(?!.*({_TIMEOUTS})).*({_NOT_THERE})",
     ),
     (
-        r'failed to parse ".*" as boolean',
-        "is given a variable that is neither true nor false",
-        "Correct the variable, such as AWS_ALLOW_HTTP.",
-    ),
-    (r"Config error: failed to parse", "is given a variable that it cannot read", "Check {0.credentials}."),
-    (r"TimedOut|kind: Timeout|timed out", "did not answer in time", "Check the network, {0.address}."),
-    (
-        r"ListResponseBody|InvalidListResponse|hyper::Error\(Parse|kind: (Decode|Redirect)",
-        "did not answer as one does",
-        "Check the address of the store: {0.address}.",
-    ),
-    (
-        r"kind: Connect|error sending request|hyper::Error\(|SdkError: .*no service error",
-        "cannot be reached, or stopped answering",
-        "Check the network, {0.address}.",
-    ),
-    (r"(status|code)\W{1,3}5\d\d", "failed itself", "Try again later."),
-    (
-        r"(?i)body: Some\(\"\s*<(!doctype|html)",
-        "did not answer as one does",
-        "Check the address of the store: {0.address}.",
+        "did not answer",
+        "no-answer",
+        rf".*({_TIMEOUTS}|kind: Connect|error sending request|hyper::Error\(|SdkError: .*no service|request_id ?=)",
     ),
 )
-_OF_STORE = re.compile(
-    r'store: "(?!Local)\w|Generic (S3|MicrosoftAzure|GCS|OSS|COS|Config) error|Azure account name|Invalid Access Key|SdkError'
-)
-_CHECK_SERVICE = "Check LANCEDB_HOST_OVERRIDE, LANCEDB_REGION and the network."
-_STORES_IN_WORDS = ((r"Azure", _AZURE), (r"\bGCS\b|google", _GOOGLE), (r"\bS3\b|aws|SdkError", _S3))
+"""What errors of a store mean, their kind and a pattern of the engine's words, in the order of looking."""
 
 
-def _store_in(words: str) -> StoreVariables:
-    """The store that an error of the engine is about."""
-    found = (store for pattern, store in _STORES_IN_WORDS if re.search(pattern, words))
-    return next(found, _OTHER_STORE)
-
-
-def _store_failure(words: str) -> LancelotError | None:
-    """What an error of an object store means, None where it is none of those that are known."""
-    if not _OF_STORE.search(words):
-        return None
-    for pattern, cause, remedy in _STORE_FAILURES:
-        if re.search(pattern, words):
-            code = re.search(_STORE_CODE, words)
-            told = f"The object store {cause}{f' ({code[1]})' if code else ''}."
-            return LancelotError(told, remedy.format(_store_in(words)))
+def _remote_failure(words: str, store: RemoteStore) -> LancelotError | None:
+    """What an error of a remote store means, or None if it is not known."""
+    code = _REMOTE_CODE.search(words)
+    suffix = f" ({code[1] or code[2]})" if code else ""
+    for cause, kind, pattern in _REMOTE_FAILURES:
+        if re.match(pattern, words):
+            remedies = {"denied": f"{store.credentials} in the client's configuration", "failed": store.address}
+            remedy = remedies.get(kind, f"the network, {store.address}")
+            return LancelotError(f"{store.name} {cause}{suffix}.", f"Check {remedy}.", kind=kind)
     return None
-
-
-def _unknown_store_failure(words: str) -> LancelotError | None:
-    """What is told of an error in the engine's internal notation, or of the AWS library: none of it may be shown."""
-    if not _OF_STORE.search(words) or not re.search(r"\w \{ |SdkError", words):
-        return None
-    return LancelotError(
-        "The object store could not be read, for a reason that is not known.",
-        f"Check LANCEDB_PATH, the network and {_store_in(words).credentials}.",
-    )
-
-
-def _service_failure(words: str) -> LancelotError | None:
-    """What an error of LanceDB's own service means, or None if it is not one.
-
-    Its answer is not shown, since it may repeat the key.
-    """
-    if not re.search(r"request_id ?=", words):
-        return None
-    if refused := re.search(r"\) (40[13]) ", words):
-        return LancelotError(f"LanceDB's service refused the key (HTTP {refused[1]}).", "Check LANCEDB_API_KEY.")
-    if answered := re.search(r"\) ([3-5]\d\d) ", words):
-        return LancelotError(f"LanceDB's service answered with HTTP {answered[1]}.", _CHECK_SERVICE)
-    return LancelotError("LanceDB's service did not answer.", _CHECK_SERVICE)
-
-
-def _is_changed(error: BaseException) -> bool:
-    words = one_line(str(error))
-    gone = "not found" in words.lower() and (".lance" in words or words.startswith("Table "))
-    return gone or re.search(r"Version \d+ no longer exists", words) is not None
-
-
-def _engine_failure(
-    doing: str, error: BaseException, *, remedy: str = LOOK_AT_STATUS, kind: ErrorKind = "damaged"
-) -> LancelotError:
-    words = re.sub(r"(?i)body: .*|<([!?]|(error|html|head|body)\b).*", "…", one_line(str(error)))
-    detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", without_password(words))
-    return LancelotError(f"LanceDB could not {doing}: {shorten(detail, 300)}.", remedy, kind=kind)
 
 
 _REFUSED_NAME = re.compile(r'Invalid table name \("(.*)"\)')
 _NO_PERMISSION = re.compile(
     r"(?:file|operation on|path) '?((?:/|[A-Za-z]:).+?)'?(?::|\. Detail:) .*?(?:os error|errno) (?:13|5)\b"
 )
-
 _NOT_FOUND = re.compile(r"Not found: ((?:/|[A-Za-z]:).+?\.lance)(?:,|$)")
 
 
 def _folder_failure(words: str) -> LancelotError | None:
-    """What an error of a local folder means that its owner can put right by a name or a permission; None for others."""
+    """What an error of a local folder means that its owner can mend by a name or a permission, or None."""
     if refused := _REFUSED_NAME.search(words):
         allowed = re.sub(r"[^A-Za-z0-9_.-]+", "-", refused[1])
         return LancelotError(
             f'LanceDB opens no table named "{refused[1]}": it takes letters without accents, digits, dots, dashes and underscores.',
             f"Rename the folder {refused[1]}.lance, as to {allowed}.lance.",
         )
-    kept = _NO_PERMISSION.search(words)
-    path = kept[1] if kept else None
-    if gone := _NOT_FOUND.search(words):
+    path: Any = match[1] if (match := _NO_PERMISSION.search(words)) else None
+    if missing := _NOT_FOUND.search(words):
         # The engine looks for the files of an older index where it may not read those of this one.
         with contextlib.suppress(OSError):
-            path = next((one for one in Path(gone[1]).parent.iterdir() if not os.access(one, os.R_OK)), None)
-    return (
-        LancelotError(f"This user may not read {path}.", "Give this user the permission to read it.") if path else None
-    )
+            path = next((file for file in Path(missing[1]).parent.iterdir() if not os.access(file, os.R_OK)), None)
+    permit = "Give this user the permission to read it."
+    return LancelotError(f"This user may not read {path}.", permit, kind="denied") if path else None
 
 
-def _told(doing: str, error: BaseException, remedy: str) -> LancelotError:
-    words = one_line(str(error))
-    if failure := _store_failure(words) or _service_failure(words) or _folder_failure(words):
+def _engine_failure(doing: str, words: str, remedy: str = LOOK_AT_STATUS, kind: ErrorKind = "damaged") -> LancelotError:
+    """A failure in the engine's own words, without pages of a server, passwords and places in its source."""
+    words = without_password(re.sub(r"(?i)body: .*|<([!?]|(error|html|head|body)\b).*", "…", words))
+    words = shorten(re.sub(r",? \S+\.rs:\d+(:\d+)?", "", words), 300)
+    return LancelotError(f"LanceDB could not {doing}: {words}.", remedy, kind=kind)
+
+
+def _failure(doing: str, words: str, remedy: str) -> LancelotError:
+    """What an error of the engine means, by its words on one line."""
+    is_remote = _REMOTE_ERROR.search(words)
+    store = next((store for pattern, store in _STORES_IN_WORDS if re.search(pattern, words)), _OTHER_STORE)
+    if failure := _remote_failure(words, store) if is_remote else _folder_failure(words):
         return failure
-    if _is_changed(error):
+    is_gone = "not found" in words.lower() and (".lance" in words or words.startswith("Table "))
+    if is_gone or re.search(r"Version \d+ no longer exists", words):
         return being_rewritten()
-    return _unknown_store_failure(words) or _engine_failure(doing, error, remedy=remedy)
+    if is_remote:
+        words = _QUOTATION.sub(r"\1", words).strip(" ,:")
+        remedy = f"Check LANCEDB_PATH, the network and the variables of the store, such as {store.credentials}."
+    return _engine_failure(doing, words, remedy)
 
 
 @contextlib.contextmanager
 def engine_errors(doing: str, *, remedy: str = LOOK_AT_STATUS) -> Iterator[None]:
-    """Turns what LanceDB raises into a LancelotError, Rust panics included, of a call (BaseException) or of a future."""
+    """Turn what LanceDB raises into a LancelotError, Rust panics included, of a call (BaseException) or of a future."""
     try:
         yield
-    except (RuntimeError, ValueError, OSError, NotImplementedError) as error:
-        raise _told(doing, error, remedy) from error
     except BaseException as error:
-        if type(error).__name__ not in ("PanicException", "RustPanic"):
+        is_panic = type(error).__name__ in ("PanicException", "RustPanic")
+        if not is_panic and not isinstance(error, RuntimeError | ValueError | OSError):
             raise
-        raise _told(doing, error, remedy) from error
+        raise _failure(doing, one_line(str(error)), remedy) from error
 
 
-def _is_vector(kind: pa.DataType) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_fixed_size_list(kind) and kinds.is_floating(kind.value_type))
+# --- the layout of a table
 
 
 def _vector_length(kind: Any) -> int:
-    """The length of the vectors that LanceDB can search in a column of this type: one a row, or a list of them; else 0."""
+    """The length of vectors of this type, or 0: fixed-size lists of floats are what LanceDB can search."""
     import pyarrow.types as kinds
 
-    single = kind.value_type if kinds.is_list(kind) else kind
-    return int(single.list_size) if _is_vector(single) else 0
+    is_vector = kinds.is_fixed_size_list(kind) and kinds.is_floating(kind.value_type)
+    return int(kind.list_size) if is_vector else 0
 
 
 def _as_read(field: pa.Field[Any]) -> pa.Field[Any]:
@@ -1841,12 +1725,11 @@ def _as_read(field: pa.Field[Any]) -> pa.Field[Any]:
     return field.with_type(pa.struct(map(_as_read, field.type))) if kinds.is_struct(field.type) else field
 
 
-def _is_string(kind: pa.DataType) -> bool:
+def _is_string(kind: Any) -> bool:
     import pyarrow.types as kinds
 
-    if kinds.is_dictionary(kind):
-        return _is_string(kind.value_type)
-    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
+    value = kind.value_type if kinds.is_dictionary(kind) else kind
+    return bool(kinds.is_string(value) or kinds.is_large_string(value) or kinds.is_string_view(value))
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -1855,22 +1738,17 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
-def _is_string_list(kind: Any) -> bool:
-    return _is_list(kind) and _is_string(kind.value_type)
+def _is_text_type(kind: Any) -> bool:
+    """Whether values of this type can be the text of a chunk: strings, and lists of strings."""
+    return _is_string(kind) or (_is_list(kind) and _is_string(kind.value_type))
 
 
 def _is_json(kind: pa.DataType) -> bool:
     return getattr(kind, "extension_name", "") == "arrow.json"
 
 
-def _is_id(kind: pa.DataType) -> bool:
-    import pyarrow.types as kinds
-
-    return _is_string(kind) or bool(kinds.is_integer(kind))
-
-
 def holds_vectors(kind: Any) -> bool:
-    """Lists of floats, fixed-size lists of bytes, and lists of those, whether or not LanceDB can search them."""
+    """Whether values are lists of floats, fixed-size lists of bytes, or lists of those; LanceDB cannot search them all."""
     import pyarrow.types as kinds
 
     if not _is_list(kind):
@@ -1879,54 +1757,47 @@ def holds_vectors(kind: Any) -> bool:
     return bool(of_bytes or kinds.is_floating(kind.value_type) or holds_vectors(kind.value_type))
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_integer(kind) or kinds.is_floating(kind))
-
-
-def _is_fetched(name: str, kind: pa.DataType) -> bool:
+def _is_fetched(field: pa.Field[Any]) -> bool:
     """Whether a hit shows this column: not vectors, binary, copies of the text, nor names that cannot be quoted."""
-    import pyarrow.types as kinds
-
-    binary = kinds.is_binary(kind) or kinds.is_large_binary(kind) or kinds.is_fixed_size_binary(kind)
-    hidden = name in NEVER_TEXT or name.startswith("_isempty") or name.endswith("_isempty") or "`" in name
-    return not (hidden or binary or kinds.is_binary_view(kind) or holds_vectors(kind))
-
-
-def _columns_there_are(schema: pa.Schema) -> str:
-    return f"The columns are {listed(schema.names)}."
+    hidden = field.name in NEVER_TEXT or re.search(r"^_isempty|_isempty$|`", field.name)
+    return not (hidden or "binary" in str(field.type).partition("<")[0] or holds_vectors(field.type))
 
 
 def _choose_vector(
     schema: pa.Schema, vectors: Mapping[str, int], *, named: str | None, embedding_length: int | None
 ) -> tuple[str | None, str]:
-    """The vector column, or None and a clause on why there is none."""
+    """The vector column and why it was chosen, or None and a clause on why there is none."""
     if named and named not in schema.names:
-        raise LancelotError(f'There is no column "{one_line(named)}".', _columns_there_are(schema))
+        raise _no_column(schema, named)
+    if vectors and "_distance" in schema.names:
+        return None, "its column _distance hides the engine's own distances"
     fitting = [name for name, length in vectors.items() if length == embedding_length]
-    for candidates in ([named],) if named else (["vector"], list(vectors), fitting):
+    usual = {"only one": list(vectors), "usual name": ["vector"], "length of the embedding model": fitting}
+    for reason, candidates in ({"named": [named]} if named else usual).items():
         if len(candidates) == 1 and candidates[0] in vectors:
-            return candidates[0], ""
+            return candidates[0], reason
     if vectors and not named:
         lengths = listed(f"{name} ({length})" for name, length in vectors.items())
         return None, f"it has several vector columns, {lengths}; name one as vectorColumn"
-    others = [named] if named else [name for name in schema.names if holds_vectors(schema.field(name).type)]
-    if others and "`" in others[0]:
-        return None, f"the column {others[0]} has a back-tick in its name, by which LanceDB cannot search"
-    if others:
-        return None, f"the column {others[0]} holds {schema.field(others[0]).type}, not fixed-size vectors of floats"
+    other = named or next((field.name for field in schema if holds_vectors(field.type)), None)
+    if other and "`" in other:
+        return None, f"the column {other} has a back-tick in its name, by which LanceDB cannot search"
+    if other:
+        return None, f"the column {other} holds {schema.field(other).type}, not fixed-size vectors of floats"
     return None, "it has no vector column"
 
 
+def _no_column(schema: pa.Schema, name: str) -> LancelotError:
+    return LancelotError(f'There is no column "{one_line(name)}".', f"The columns are {listed(schema.names)}.")
+
+
 def _kind_at(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
-    """The type at a path of a column and struct fields, None where it leads nowhere."""
+    """The type at a path of a column and struct fields, or None if it leads nowhere."""
+    import pyarrow as pa
     import pyarrow.types as kinds
 
-    if not path or path[0] not in schema.names:
-        return None
-    kind: pa.DataType = schema.field(path[0]).type
-    for part in path[1:]:
+    kind: pa.DataType = pa.struct(schema)
+    for part in path:
         if not kinds.is_struct(kind) or kind.get_field_index(part) < 0:
             return None
         kind = kind.field(part).type
@@ -1937,12 +1808,13 @@ def find_text_column(schema: pa.Schema, name: str) -> Column:
     """The text column that was named, `payload.text` for a struct's field or a key of a JSON column."""
     path = (name,) if name in schema.names else tuple(name.split("."))
     kind = _kind_at(schema, path)
-    if kind is None and len(path) > 1 and path[0] in schema.names and _is_json(schema.field(path[0]).type):
+    outer = _kind_at(schema, path[:1])
+    if kind is None and outer is not None and _is_json(outer):
         return Column(path[:1], path[1:])
     if kind is None or "`" in name:
-        raise LancelotError(f'There is no column "{one_line(name)}".', _columns_there_are(schema))
-    if not _is_string(kind) and not _is_string_list(kind):
-        texts = listed(field.name for field in schema if _is_string(field.type) or _is_string_list(field.type))
+        raise _no_column(schema, name)
+    if not _is_text_type(kind):
+        texts = listed(field.name for field in schema if _is_text_type(field.type))
         raise LancelotError(f'The column "{one_line(name)}" holds {kind}, not text.', f"The text columns are {texts}.")
     return Column(path, joined=_is_list(kind))
 
@@ -1955,15 +1827,15 @@ SPELLINGS: tuple[Callable[[str], str], ...] = (str, _plain_spelling)
 """How names are compared: as they are, then without regard to case, spaces, dashes and underscores."""
 
 
-def _among(there: Sequence[str], names: Iterable[str], spelled: Callable[[str], str]) -> Iterator[str]:
-    """The columns there are that have one of these names, compared as `spelled`, in the order of the names."""
-    found = {spelled(name): name for name in reversed(there)}
-    return (found[name] for name in map(spelled, names) if name in found)
-
-
-def _is_prose(value: str) -> bool:
-    """Not JSON, and with white space or letters beyond ASCII, as hashes, ids and addresses have none."""
-    return (" " in value.strip() or not value.isascii()) and parse_json_object(value) is None
+def _named_fields(
+    fields: Iterable[pa.Field[Any]],
+    names: Iterable[str],
+    spelled: Callable[[str], str],
+    is_kind: Callable[[Any], bool] = bool,
+) -> list[pa.Field[Any]]:
+    """The fields of a type that have one of these names, compared as `spelled`, in the order of the names."""
+    there = {spelled(field.name): field for field in reversed(list(fields)) if is_kind is bool or is_kind(field.type)}
+    return [there[name] for name in map(spelled, names) if name in there]
 
 
 def _mean_text_length(column: Column, rows: Sequence[Mapping[str, Any]]) -> float:
@@ -1972,7 +1844,11 @@ def _mean_text_length(column: Column, rows: Sequence[Mapping[str, Any]]) -> floa
     A string under a key of JSON counts in any case: the key says that it is a text.
     """
     texts = [text for row in rows if isinstance(text := column.value(row), str)]
-    return sum(len(text) for text in texts if column.keys or _is_prose(text)) / max(1, len(rows))
+    return sum(
+        len(text)
+        for text in texts
+        if column.keys or ((" " in text.strip() or not text.isascii()) and parse_json_object(text) is None)
+    ) / max(1, len(rows))
 
 
 def _sampled_text(table: Any, schema: pa.Schema) -> Column | None:
@@ -1981,83 +1857,73 @@ def _sampled_text(table: Any, schema: pa.Schema) -> Column | None:
     The text inside a JSON payload comes before them all.
     """
     never = set(map(_plain_spelling, (*NEVER_TEXT, *ID_NAMES, *ID_LATE_NAMES, *SOURCE_NAMES)))
-    named = {name: schema.field(name).type for name in schema.names if "`" not in name}
-    types = {name: kind for name, kind in named.items() if _plain_spelling(name) not in never}
-    strings = [name for name, kind in types.items() if _is_string(kind)]
-    in_json = [*strings, *(name for name, kind in types.items() if _is_json(kind))]
-    lists = [name for name, kind in types.items() if _is_string_list(kind)]
+    fields = [field for field in schema if "`" not in field.name and _plain_spelling(field.name) not in never]
+    strings = [field.name for field in fields if _is_string(field.type)]
+    in_json = [*strings, *(field.name for field in fields if _is_json(field.type))]
+    lists = [field.name for field in fields if _is_list(field.type) and _is_text_type(field.type)]
     if not in_json and not lists:
         return None
     sample = table.search().select([*in_json, *lists]).limit(SAMPLE_ROWS).to_arrow().to_pylist()
-    payloads = [(outer, names) for outer, names in NESTED_TEXT_NAMES.items() if outer in in_json]
     candidates = (
-        [Column((outer,), (inner,)) for outer, names in payloads for inner in names],
+        [Column((outer,), (key,)) for outer in PAYLOAD_NAMES if outer in in_json for key in PAYLOAD_TEXT_NAMES],
         [Column((name,)) for name in strings],
         [Column((name,), joined=True) for name in lists],
-        [Column((outer,), (inner,)) for outer in in_json for inner in TEXT_NAMES],
+        [Column((outer,), (key,)) for outer in in_json for key in TEXT_NAMES],
     )
     for columns in candidates:
         lengths = {column: _mean_text_length(column, sample) for column in columns}
-        longest = max(columns, key=lambda column: lengths[column], default=None)
+        longest = max(lengths, key=lengths.__getitem__, default=None)
         if longest and lengths[longest] > 0:
             return longest
     return None
 
 
-def _find_text(table: Any, schema: pa.Schema) -> Column | None:
-    names = [*TEXT_NAMES, *(f"payload.{name}" for name in NESTED_TEXT_NAMES["payload"]), *TEXT_LATE_NAMES]
+def _choose_text(table: Any, schema: pa.Schema) -> tuple[Column | None, str]:
+    """The text column where none is named and why it was chosen: by its usual name, else by the longest texts."""
     others = [name for name in TEXT_NAMES if name not in ("document", "doc")]  # which may as well name a file
-    for name in (*names, *_among(schema.names, others, _plain_spelling)):
-        kind = _kind_at(schema, name.split("."))
-        if kind is not None and _is_string(kind) and name not in NESTED_TEXT_NAMES:
-            return Column(tuple(name.split(".")))
-        if kind is not None and _is_string_list(kind):
-            return Column(tuple(name.split(".")), joined=True)
-    return _sampled_text(table, schema)
+    others = [field.name for field in _named_fields(schema, others, _plain_spelling)]
+    for name in (*TEXT_NAMES, *(f"payload.{name}" for name in PAYLOAD_TEXT_NAMES), *TEXT_LATE_NAMES, *others):
+        path = (name,) if name in schema.names else tuple(name.split("."))
+        kind = _kind_at(schema, path)
+        if kind is not None and _is_text_type(kind):
+            return Column(path, joined=_is_list(kind)), "usual name"
+    return _sampled_text(table, schema), "longest texts"
 
 
 def _find_id(schema: pa.Schema) -> Column | None:
+    import pyarrow.types as kinds
+
+    def is_id(kind: Any) -> bool:
+        return _is_string(kind) or bool(kinds.is_integer(kind))
+
     for names, spelled in itertools.product((ID_NAMES, ID_LATE_NAMES), SPELLINGS):
-        for name in _among(schema.names, names, spelled):
-            if _is_id(schema.field(name).type):
-                return Column((name,))
+        for found in _named_fields(schema, names, spelled, is_id):
+            return Column((found.name,))
     return None
 
 
-def _spelled_columns(
-    schema: pa.Schema, names: Sequence[str], spelled: Callable[[str], str], is_kind: Callable[[pa.DataType], bool]
-) -> Iterator[Column]:
-    import pyarrow.types as kinds
-
-    for name in _among(schema.names, names, spelled):
-        if is_kind(schema.field(name).type):
-            yield Column((name,))
-    in_json = [column.name for column in schema if _is_json(column.type)]
-    for outer in _among(schema.names, (*METADATA_NAMES, *in_json), spelled):
-        kind = schema.field(outer).type
-        if _is_string(kind) or _is_json(kind):
-            yield from (Column((outer,), (name,)) for name in names)
-        fields = [field.name for field in kind] if kinds.is_struct(kind) else []
-        yield from (Column((outer, name)) for name in _among(fields, names, spelled) if is_kind(kind.field(name).type))
-    for name in _among(schema.names, [f"metadata_{name}" for name in names], spelled):
-        if is_kind(schema.field(name).type):
-            yield Column((name,))
-
-
 def _value_columns(
-    schema: pa.Schema, names: Sequence[str], *, is_kind: Callable[[pa.DataType], bool] = _is_string
+    schema: pa.Schema, names: Sequence[str], *, is_kind: Callable[[Any], bool] = _is_string
 ) -> tuple[Column, ...]:
     """The columns of these names, at the top first, then inside metadata: struct fields, JSON keys, flattened names.
 
     Those that have one of the names in another spelling come after all of them.
     """
-    found = (_spelled_columns(schema, names, spelled, is_kind) for spelled in SPELLINGS)
-    return tuple(dict.fromkeys(itertools.chain.from_iterable(found)))
+    import pyarrow.types as kinds
 
-
-def _indexed_columns(index: Any) -> tuple[str, ...]:
-    """The columns of an index by their dotted names; LanceDB puts some into back-ticks."""
-    return tuple(name.replace("`", "") for name in index.columns)
+    columns: list[Column] = []
+    outers = (*METADATA_NAMES, *(field.name for field in schema if _is_json(field.type)))
+    for spelled in SPELLINGS:
+        columns += (Column((field.name,)) for field in _named_fields(schema, names, spelled, is_kind))
+        for outer in _named_fields(schema, outers, spelled):
+            if _is_string(outer.type) or _is_json(outer.type):
+                columns += (Column((outer.name,), (name,)) for name in names)
+            elif kinds.is_struct(outer.type):
+                inner = _named_fields(outer.type, names, spelled, is_kind)
+                columns += (Column((outer.name, field.name)) for field in inner)
+        flattened = _named_fields(schema, [f"metadata_{name}" for name in names], spelled, is_kind)
+        columns += (Column((field.name,)) for field in flattened)
+    return tuple(dict.fromkeys(columns))
 
 
 def read_index(index: Any) -> Index:
@@ -2066,26 +1932,11 @@ def read_index(index: Any) -> Index:
     return Index(
         index.name,
         str(index.index_type).upper(),
-        _indexed_columns(index),
+        tuple(name.replace("`", "") for name in index.columns),  # LanceDB puts some names into back-ticks
         getattr(index, "num_indexed_rows", None),
         getattr(index, "num_unindexed_rows", None),
         details if isinstance(details, Mapping) else {},
     )
-
-
-def _reasons(
-    found: Column | None, chosen: str | None, *, text: str | None, vector: str | None, vectors: Mapping[str, int]
-) -> dict[str, str]:
-    """Why the text and the vector column were chosen, in a few words each."""
-    usual = (*TEXT_NAMES, *TEXT_LATE_NAMES, *(f"payload.{name}" for name in NESTED_TEXT_NAMES["payload"]))
-    reasons: dict[str, str] = {}
-    if found:
-        is_usual = _plain_spelling(found.name) in map(_plain_spelling, usual)
-        reasons["text"] = "named" if text else "usual name" if is_usual else "longest texts"
-    if chosen:
-        by_name = "usual name" if chosen == "vector" else "length of the embedding model"
-        reasons["vector"] = "named" if vector else "only one" if len(vectors) == 1 else by_name
-    return reasons
 
 
 def find_layout(
@@ -2093,55 +1944,54 @@ def find_layout(
 ) -> TableLayout:
     """The columns of a table: those named, else the ones that the programs known to write such tables use."""
     import pyarrow as pa
+    import pyarrow.types as kinds
 
     schema = pa.schema([_as_read(field) for field in table.schema], table.schema.metadata)
-    lengths = {field.name: _vector_length(field.type) for field in schema}
-    vectors = {name: length for name, length in lengths.items() if length and "`" not in name}
+    # LanceDB can also search several vectors a row, which are a list of them.
+    kinds_of = {one.name: one.type.value_type if kinds.is_list(one.type) else one.type for one in schema}
+    vectors = {name: length for name, kind in kinds_of.items() if "`" not in name and (length := _vector_length(kind))}
     chosen, problem = _choose_vector(schema, vectors, named=vector, embedding_length=embedding_length)
-    if vectors and "_distance" in schema.names:
-        vectors, chosen, problem = {}, None, "its column _distance hides the engine's own distances"
-    text_column = find_text_column(schema, text) if text else _find_text(table, schema)
+    text_column, reason = (find_text_column(schema, text), "named") if text else _choose_text(table, schema)
+    reasons = {"text": reason if text_column else "", "vector": problem if chosen else ""}
     return TableLayout(
         table=getattr(table, "id", table.name),
         rows=table.count_rows(),
         schema=schema,
         text=text_column,
-        vectors=vectors,
+        vectors={} if "_distance" in schema.names else vectors,
         vector=chosen,
-        vector_problem=problem,
+        vector_problem="" if chosen else problem,
         title=_value_columns(schema, TITLE_NAMES),
         source=(*_value_columns(schema, SOURCE_NAMES), *_value_columns(schema, (DOCUMENT_ID,))),
         id=_find_id(schema),
-        fetched=tuple(name for name in schema.names if _is_fetched(name, schema.field(name).type)),
-        order=_value_columns(schema, ORDER_NAMES, is_kind=_is_number),
+        fetched=tuple(field.name for field in schema if _is_fetched(field)),
+        order=_value_columns(
+            schema, ORDER_NAMES, is_kind=lambda kind: kinds.is_integer(kind) or kinds.is_floating(kind)
+        ),
         indexes=tuple(read_index(index) for index in table.list_indices()),
-        chosen_by=_reasons(text_column, chosen, text=text, vector=vector, vectors=vectors),
+        chosen_by={name: reason for name, reason in reasons.items() if reason},
         anythingllm=set(schema.names) >= ANYTHINGLLM_COLUMNS,
     )
+
+
+# --- the database
 
 
 PROCESSOR_FILE = Path("/proc/cpuinfo")
 
 
-def processor_flags(file: Path = PROCESSOR_FILE) -> frozenset[str]:
-    """What Linux says that an x86 processor can do; empty where it does not say, as on every other system.
-
-    The format is that of proc_cpuinfo(5): a line `flags` for each processor, of which all have the same.
-    """
-    try:
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            flags = next((line for line in lines if line.startswith("flags")), "")
-    except OSError:
-        return frozenset()
-    return frozenset(flags.partition(":")[2].split())
-
-
-def processor_problem(flags: frozenset[str]) -> LancelotError | None:
-    """Why LanceDB cannot run on a processor with these flags: there, importing it ends the process with SIGILL.
+def processor_problem(file: Path = PROCESSOR_FILE) -> LancelotError | None:
+    """Why LanceDB cannot run on this processor, or None: there, importing it ends the process with SIGILL.
 
     Its wheels for Linux are compiled for Intel's Haswell throughout (`.cargo/config.toml` of lancedb), those for Windows
     are not. Of what came with Haswell AVX2 is what counts: the rest is hidden by some virtual machines and works in them.
+    The format is that of proc_cpuinfo(5): a line `flags` for each x86 processor, of which all have the same.
     """
+    try:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            flags = next((line.split() for line in lines if line.startswith("flags")), [])
+    except OSError:
+        return None
     if not flags or "avx2" in flags:
         return None
     return LancelotError(
@@ -2166,8 +2016,7 @@ def load_lancedb() -> Any:
     Its embedding functions are taken out: the metadata of a table can name one, and a server that it sends texts and
     keys to.
     """
-    problem = processor_problem(processor_flags())
-    if problem:
+    if problem := processor_problem():
         raise problem
     try:
         import lancedb
@@ -2178,33 +2027,35 @@ def load_lancedb() -> Any:
     return lancedb
 
 
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    """A protobuf number, of 10 bytes at most, and where it ends."""
-    value = 0
-    for place in range(10):
-        value |= (message[at + place] & 0x7F) << 7 * place
-        if message[at + place] < 0x80:  # noqa: PLR2004 - the last byte
-            return value, at + place + 1
-    raise IndexError(at)
-
-
 def protobuf_fields(message: bytes, number: int) -> Iterator[bytes]:
     """The strings or messages that a protobuf message holds under a field's number; IndexError or KeyError if it is none.
 
     https://protobuf.dev/programming-guides/encoding/
     """
     at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:  # noqa: PLR2004 - the last byte
+                return value
+        raise IndexError(at)
+
     while at < len(message):
-        key, at = _read_varint(message, at)
-        if key & 7 == 2:  # noqa: PLR2004 - a length, then as many bytes
-            length, at = _read_varint(message, at)
+        key = varint()
+        if key & 7 == 0:
+            varint()
+        elif key & 7 == 2:  # noqa: PLR2004 - a length, then as many bytes
+            length = varint()
             if key >> 3 == number:
                 yield message[at : at + length]
             at += length
-        elif key & 7:
-            at += {1: 8, 5: 4}[key & 7]
         else:
-            _, at = _read_varint(message, at)
+            at += {1: 8, 5: 4}[key & 7]
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -2221,6 +2072,10 @@ def _base_paths(file: Path, changed: int) -> tuple[str, ...]:  # noqa: ARG001 - 
 
 
 def _check_bases(folder: Path, name: str, manifests: Iterable[Path]) -> None:
+    """Refuse a table of a local folder whose files are elsewhere, before the engine goes to read them there.
+
+    A manifest can name other folders, object stores and servers as the place of its data, indexes and deletions.
+    """
     try:
         paths = [path for file in manifests for path in _base_paths(file, file.stat().st_mtime_ns)]
     except FileNotFoundError as error:
@@ -2239,24 +2094,16 @@ def _check_bases(folder: Path, name: str, manifests: Iterable[Path]) -> None:
 
 
 def check_data_is_inside(folder: Path, name: str, table: Any) -> None:
-    """Refuses an opened table of a local folder whose files are elsewhere, before the engine goes to read them there.
-
-    A manifest can name other folders, object stores and servers as the place of its data, indexes and deletions.
-    """
+    """Refuse an opened table of a local folder whose manifest names places outside of the folder."""
     from urllib.request import url2pathname
 
     # The folder of a table in a namespace is given as a URL.
     own = Path(url2pathname(urlsplit(table.uri).path) if table.uri.startswith("file:") else table.uri)
     names = (f"{2**64 - 1 - table.version:020}.manifest", f"{table.version}.manifest")  # of today, and of older writers
-    manifests = [file for file in (own / "_versions" / one for one in names) if file.exists()]
+    manifests = [file for file in (own / "_versions" / name for name in names) if file.exists()]
     if not manifests:
         raise being_rewritten()
     _check_bases(folder, one_line(name), manifests)
-
-
-def check_namespaces_are_inside(folder: Path) -> None:
-    """The same for the table in which LanceDB keeps the namespaces of a folder, and which it reads to list them."""
-    _check_bases(folder, "__manifest", (folder / "__manifest" / "_versions").glob("*.manifest"))
 
 
 # For what opens or lists; one that reads may take longer, since a search may have to read a whole column.
@@ -2267,13 +2114,13 @@ STORE_OPTIONS = {"client_retry_timeout": "10", "download_retry_count": "1"}
 
 
 def _refuse_redirect(address: str) -> None:
-    """Refuses a service that sends requests on: the engine would follow, and take the key along to another host."""
+    """Refuse a service that sends requests on: the engine would follow, and take the key along to another host."""
     import http.client
 
     at = urlsplit(address)
-    kind = http.client.HTTPConnection if at.scheme == "http" else http.client.HTTPSConnection
+    connect = http.client.HTTPConnection if at.scheme == "http" else http.client.HTTPSConnection
     try:
-        with contextlib.closing(kind(host_of(address), timeout=STORE_SECONDS / 4)) as connection:
+        with contextlib.closing(connect(host_of(address), timeout=STORE_SECONDS / 4)) as connection:
             connection.request("GET", f"{at.path.rstrip('/')}/v1/table/")
             status = connection.getresponse().status
     except (OSError, ValueError, http.client.HTTPException):
@@ -2311,7 +2158,7 @@ class Store:
         self.path = path
         self._service = dict(service or {})
         self._embedding_length = embedding_length
-        self._seen: set[str] = set()
+        self._listed: set[str] = set()
         self._opened: set[str] = set()
         self._missed: dict[str, float] = {}
 
@@ -2320,19 +2167,16 @@ class Store:
         lancedb = load_lancedb()
         path = cast("str", self.path)
         scheme = scheme_of(path)
-        if scheme == SERVICE_SCHEME and not self._service.get("api_key"):
-            raise LancelotError(
-                f"No key for LanceDB's service is set, which {SERVICE_SCHEME}:// needs.", "Set LANCEDB_API_KEY."
-            )
+        options: Mapping[str, Any] = {"storage_options": STORE_OPTIONS} if scheme else {}
         if scheme == SERVICE_SCHEME:
+            if not self._service.get("api_key"):
+                raise LancelotError("No key for LanceDB's service is set, which db:// needs.", "Set LANCEDB_API_KEY.")
             usual = f"https://{host_of(path)}.{self._service.get('region')}.api.lancedb.com"
             _refuse_redirect(self._service.get("host_override") or usual)
-        options = self._service if scheme == SERVICE_SCHEME else {"storage_options": STORE_OPTIONS} if scheme else {}
-        check_it = f"Check {_credentials_of(scheme)} in the client's configuration." if scheme else LOOK_AT_STATUS
-        with engine_errors(f"open the {'address' if scheme else 'folder'}", remedy=check_it):
-            return lancedb.connect(
-                f"{scheme}{path[len(scheme) :]}", read_consistency_interval=dt.timedelta(0), **options
-            )
+            options = self._service
+        remedy = f"Check {STORES[scheme].credentials} in the client's configuration." if scheme else LOOK_AT_STATUS
+        with engine_errors(f"open the {'address' if scheme else 'folder'}", remedy=remedy):
+            return lancedb.connect(f"{scheme}{path[len(scheme) :]}", **options)
 
     def _in_time(self, call: Callable[[], T]) -> T:
         """What a short call returns; LancelotError where a server does not answer it within STORE_SECONDS."""
@@ -2341,11 +2185,11 @@ class Store:
         try:
             return bounded(call, seconds=STORE_SECONDS, name="opening the address")
         except TimeoutError as error:
-            store = STORES.get(scheme_of(str(self.path)))
-            server = "The object store" if store else "LanceDB's service"
+            store = STORES[scheme_of(str(self.path))]
             raise LancelotError(
-                f"{server} did not answer within {STORE_SECONDS:g} s.",
-                f"Check the network, {store.address}." if store else _CHECK_SERVICE,
+                f"{store.name} did not answer within {STORE_SECONDS:g} s.",
+                f"Check the network, {store.address}.",
+                kind="no-answer",
             ) from error
 
     def connect(self) -> Any:
@@ -2355,11 +2199,13 @@ class Store:
             prepare_variables(path, os.environ)  # where the engine itself reads them
             load_lancedb()  # may take seconds, which are not the server's
         else:
-            check_namespaces_are_inside(Path(path))
+            # The table in which LanceDB keeps the namespaces of a folder, and which it reads to list them.
+            versions = Path(path) / "__manifest" / "_versions"
+            _check_bases(Path(path), "__manifest", versions.glob("*.manifest"))
         return self._in_time(lambda: self._database)
 
     def table_names(self) -> list[str]:
-        """Every name that the folder lists, readable or not, in order."""
+        """Every name that the folder lists, readable or not, in order; the folder is checked before."""
         database = self.connect()
         try:
             names = self._in_time(lambda: self._list(database))
@@ -2368,7 +2214,7 @@ class Store:
             names = list(seen_tables(self.path))
             if not names:
                 raise
-        self._seen.update(names)
+        self._listed.update(names)
         for name in names:
             self._missed.pop(name, None)
         return sorted(dict.fromkeys(names))
@@ -2388,7 +2234,7 @@ class Store:
 
     def is_replaced(self, name: str, names: Sequence[str]) -> bool:
         """Whether a table, or every table, was there before and has not been missed for long: its writer replaces it."""
-        if name in names or not self._seen or (names and name not in self._seen):
+        if name in names or not self._listed or (names and name not in self._listed):
             return False
         return time.monotonic() - self._missed.setdefault(name, time.monotonic()) < REPLACED_WITHIN
 
@@ -2398,25 +2244,24 @@ class Store:
         Row numbers are those of one version: a handle that moved on to another would read other rows than it ranked.
         """
         # A folder whose tables were listed was checked for that.
-        database = self._database if name in self._seen else self.connect()
+        database = self._database if name in self._listed else self.connect()
         doing = f"open the table {one_line(name)}"
         *namespace, own_name = name.split(NAMESPACE_MARK)
-        opened = functools.partial(database.open_table, own_name, namespace_path=namespace)
         try:
             with engine_errors(doing):
-                table = self._in_time(lambda: opened(version=opened().version))
+                table = self._in_time(lambda: database.open_table(own_name, namespace_path=namespace))
         except LancelotError as error:
             # A folder that never was a table in this process may be damaged: the engine's words tell more.
             if error.kind != "changed" or name in self._opened or error.__cause__ is None:
                 raise
-            raise _engine_failure(doing, error.__cause__, kind="missing") from error
+            raise _engine_failure(doing, one_line(str(error.__cause__)), kind="missing") from error
         if not is_address(str(self.path)):
             check_data_is_inside(Path(str(self.path)), name, table)
         self._opened.add(name)
         return table
 
     def layout(self, table: Any, *, text: str | None = None, vector: str | None = None) -> TableLayout:
-        """Finds a table's columns; names given win, and one that is missing is a LancelotError with those there are."""
+        """The columns of a table; names given win, and one that is missing is a LancelotError with those there are."""
         with engine_errors(f"read the table {one_line(table.name)}"):
             return find_layout(table, text=text, vector=vector, embedding_length=self._embedding_length)
 
@@ -5077,7 +4922,7 @@ def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict
         "vectorTypes": {
             column.name: str(column.type)
             for column in layout.schema
-            if holds_vectors(column.type) and not _is_vector(column.type)
+            if holds_vectors(column.type) and not _vector_length(column.type)
         },
         "chosenBy": dict(layout.chosen_by),
         "searchTypes": status.search_types(layout),

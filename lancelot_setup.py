@@ -82,7 +82,6 @@ from lancelot import (
     models_of_length,
     one_line,
     parse_json_object,
-    plain_variables,
     plural,
     read_base_url,
     read_name,
@@ -96,10 +95,10 @@ from lancelot import (
     say_json,
     say_lines,
     scheme_of,
-    secret_variables,
     settings_file,
     shown_path,
     store_settings,
+    store_variables,
     stored_hosts,
     type_of_option,
     unread_status,
@@ -550,7 +549,7 @@ def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> d
     variables = {name: clean_surrogates(environ.get(name, "")).strip() for name in plain}
     path = variables["LANCEDB_PATH"] or stored.get("LANCEDB_PATH", "")
     variables = {name: value for name, value in variables.items() if value and stored.get(name) != value}
-    variables |= plain_variables(path, environ)
+    variables |= store_variables(path, environ)[0]
     variables = {name: value for name, value in variables.items() if without_password(value) == value}
     # Some clients start servers with a bare environment: what is stored or unpacked must be found without these, too.
     own, config = account_home(), environ.get("XDG_CONFIG_HOME")
@@ -1043,7 +1042,7 @@ def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, s
 def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
     """Say which secrets of an address's store the client's server will not have, and where to put them."""
     path = values.get("LANCEDB_PATH") or session.settings.path or ""
-    if names := secret_variables(path, session.environ):
+    if names := store_variables(path, session.environ)[1]:
         file = STORES[scheme_of(path)].file
         or_file = f", or keep them in the store's own file, {file}" if file else ""
         say(f"\nIn this environment alone: {listed(names)}. Set them in the client's own environment{or_file}.")

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lancedb.db import LanceDBConnection
 from lancedb.index import FTS, BTree, IvfFlat
 from standins import FixedEmbedder, Handler, Reply, serving
 
@@ -135,17 +136,13 @@ def test_a_folder_above_the_database_names_it(make_table: Callable[..., Path]) -
         assert str(failure.value).endswith(f"Set LANCEDB_PATH to {folder}.")
 
 
-def test_a_table_named_without_its_ending_names_folder_and_table(make_table: Callable[..., Path]) -> None:
-    folder = make_table({"text": ["a"]})
-    with pytest.raises(LancelotError) as failure:
-        check_folder(str(folder / "documents"))
-    assert str(failure.value).endswith(f"Set LANCEDB_PATH to {folder} and name the table documents.")
-
-
 def test_a_path_beside_tables_names_their_folder(make_table: Callable[..., Path]) -> None:
     folder = make_table({"text": ["a"]})
-    with pytest.raises(LancelotError, match=re.escape(f"Set LANCEDB_PATH to {folder}, which holds LanceDB tables.")):
-        check_folder(str(folder / "other"))
+    for name in ("other", "documents"):
+        with pytest.raises(
+            LancelotError, match=re.escape(f"Set LANCEDB_PATH to {folder}, which holds LanceDB tables.")
+        ):
+            check_folder(str(folder / name))
 
 
 def test_an_empty_folder_has_no_tables_and_stays_empty(tmp_path: Path, search: Search) -> None:
@@ -203,6 +200,48 @@ def test_a_folder_whose_name_lancedb_refuses_is_to_be_renamed(
     assert renamed
     (folder / f"{name}.lance").rename(folder / f"{renamed[1]}.lance")
     assert [layout.table for layout in make_searcher(LANCEDB_PATH=folder).status().tables] == [renamed[1]]
+
+
+def test_a_call_opens_each_table_once_and_one_that_names_its_table_no_other(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_table({"text": ["a zebra"], "source": ["a.md"]})
+    for name in ("another", "textless"):
+        lancedb.connect(folder).create_table(
+            name, pa.table({"vector": VECTORS} if name == "textless" else {"text": ["x"]})
+        )
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    searcher.store.table_names()
+    opened: list[str] = []
+    checked: list[str] = []
+    open_table, check = LanceDBConnection.open_table, lancelot.check_folder
+
+    def counted(self: Any, name: str, **options: Any) -> Any:
+        opened.append(name)
+        return open_table(self, name, **options)
+
+    monkeypatch.setattr(LanceDBConnection, "open_table", counted)
+    monkeypatch.setattr(lancelot, "check_folder", lambda path: checked.append(path) or check(path))
+    calls: dict[str, Callable[[str], Any]] = {
+        "search": lambda name: searcher.search(SearchRequest("zebra", 5, "text", table=name)),
+        "fts": lambda name: searcher.search(SearchRequest("zebra", 5, "fts", table=name)),
+        "read": lambda name: searcher.read(lancelot.ReadRequest("row:0", table=name)),
+        "files": lambda name: searcher.files(limit=5, offset=0, table=name),
+        "overview": lambda name: searcher.overview(limit=5, table=name),
+    }
+    for name, call in calls.items():
+        call("documents")
+        assert (opened, checked) == (["documents"], [str(folder)]), name
+        opened.clear()
+        checked.clear()
+    with pytest.raises(
+        LancelotError, match=r'There is no table "nosuch"\..* The tables are another, documents, textless\.'
+    ):
+        calls["search"]("nosuch")
+    assert opened == []
+    with pytest.raises(LancelotError, match="holds vectors only"):
+        calls["search"]("textless")
+    assert opened == ["textless"]
 
 
 @pytest.fixture
@@ -521,7 +560,7 @@ def test_a_table_without_text_is_refused_with_its_columns(make_table: Callable[.
         LancelotError, match=r"holds vectors only: .* Its columns are vector, path, cachekey, uuid"
     ) as failure:
         search(folder, "zebra")
-    assert str(failure.value).count(". ") == 1
+    assert str(failure.value).endswith(lancelot.LOOK_AT_STATUS)
 
 
 def test_the_prose_is_taken_for_the_text_where_no_name_tells(layout_of: Callable[..., lancelot.TableLayout]) -> None:
