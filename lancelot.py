@@ -1452,19 +1452,12 @@ class RemoteStore:
 
 
 _S3 = RemoteStore(
-    "AWS_",
-    "AWS_ACCESS_KEY_ID",
-    "LANCEDB_PATH and, where they are set, AWS_ENDPOINT, AWS_REGION and AWS_ALLOW_HTTP",
-    "~/.aws/credentials",
+    "AWS_", "AWS_ACCESS_KEY_ID", "LANCEDB_PATH, AWS_ENDPOINT, AWS_REGION and AWS_ALLOW_HTTP", "~/.aws/credentials"
 )
-_AZURE = RemoteStore(
-    "AZURE_",
-    "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-    "LANCEDB_PATH and, where it is set, AZURE_STORAGE_ENDPOINT",
-)
+_AZURE = RemoteStore("AZURE_", "AZURE_STORAGE_ACCOUNT_NAME and …_KEY", "LANCEDB_PATH and AZURE_STORAGE_ENDPOINT")
 _GOOGLE = RemoteStore("GOOGLE_", "GOOGLE_SERVICE_ACCOUNT")
 _SERVICE = RemoteStore("", "LANCEDB_API_KEY", "LANCEDB_HOST_OVERRIDE and LANCEDB_REGION", name="LanceDB's service")
-_OTHER_STORE = RemoteStore("", "the store's own variables")
+_OTHER_STORE = RemoteStore("", "the store's own variables", "LANCEDB_PATH and the store's endpoint")
 SERVICE_SCHEME = "db"
 AZURE_SCHEMES = ("az", "abfss")
 # The schemes as LanceDB has them; `db` is its own service, in which a host is the name of a database.
@@ -1473,8 +1466,8 @@ STORES: Mapping[str, RemoteStore] = {
     "s3+ddb": _S3,
     "gs": _GOOGLE,
     **dict.fromkeys(AZURE_SCHEMES, _AZURE),
-    "oss": replace(_OTHER_STORE, prefix="OSS_", address="LANCEDB_PATH and OSS_ENDPOINT"),
-    "cos": replace(_OTHER_STORE, prefix="COS_", address="LANCEDB_PATH and COS_ENDPOINT"),
+    "oss": replace(_OTHER_STORE, prefix="OSS_"),
+    "cos": replace(_OTHER_STORE, prefix="COS_"),
     "hf": RemoteStore("HF_", "HF_TOKEN"),
     SERVICE_SCHEME: _SERVICE,
 }
@@ -1518,9 +1511,8 @@ def prepare_variables(path: str, environ: MutableMapping[str, str]) -> None:
     """
     for name in _variable_names(path, environ):
         value = environ[name]
-        wanted = (
-            r"(?i)https?://[^\s/][\x20-\x7e]*" if re.match(r"(?i)(AWS|AZURE)\w*_ENDPOINT", name) else r"[\x20-\x7e]*"
-        )
+        is_url = re.match(r"(?i)(AWS|AZURE)\w*_ENDPOINT", name)
+        wanted = r"(?i)https?://[^\s/][\x20-\x7e]*" if is_url else r"[\x20-\x7e]*"
         if not value.strip():
             del environ[name]
         elif not (re.fullmatch(wanted, value) or re.fullmatch(r"(?i).*_FILE|GOOGLE_.*|AWS_PROFILE", name)):
@@ -1549,10 +1541,9 @@ def _check_address(address: str) -> None:
     names = re.sub("%2e", ".", folder, flags=re.IGNORECASE).removesuffix("/").split("/") if folder else []
     is_inside = any(name.endswith(".lance") for name in names)
     if not host or {"", ".", ".."} & set(names) or is_inside or re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", address):
-        example = "db://name" if scheme == SERVICE_SCHEME else f"{scheme}://bucket/folder"
         raise LancelotError(
             "LANCEDB_PATH lacks a name, or holds two slashes, dots, a control character or the folder of a table.",
-            f"Write the address of a database folder, as in {example}.",
+            f"Write the address of a database folder, as in {scheme}://name/folder.",
         )
 
 
@@ -1591,12 +1582,7 @@ _REMOTE_ERROR = re.compile(
     r'request_id ?=|store: "(?!Local)\w|Generic (S3|MicrosoftAzure|GCS|OSS|COS|Config) error|Azure account name'
     r"|Invalid Access Key|SdkError"
 )
-_STORES_IN_WORDS = (
-    (r"request_id ?=", _SERVICE),
-    (r"Azure", _AZURE),
-    (r"\bGCS\b|google", _GOOGLE),
-    (r"\bS3\b|aws|Sdk", _S3),
-)
+_STORES_IN_WORDS = {"request_id ?=": _SERVICE, "Azure": _AZURE, r"\bGCS\b|google": _GOOGLE, r"\bS3\b|aws|Sdk": _S3}
 _REMOTE_CODE = re.compile(r"<Code>(\w{1,60})</Code>|\) ([3-5]\d\d) ")
 _QUOTATION = re.compile(r'(status\D{1,9}\d{3}[\w ]*).*|["{<].*|\w*SdkError.*|request_id.*|body:.*')
 _TIMEOUTS = r"[Tt]imed ?[Oo]ut|kind: Timeout|(status|code)\W{1,3}5\d\d"
@@ -1604,28 +1590,17 @@ _NOT_THERE = (
     r"BadScheme|PermanentRedirect|HeaderMalformed|ListResponse|hyper::Error\(Parse|kind: (Decode|Redirect)|\) [34]\d\d "
     r"|(?i:body: Some\(\"\s*<(!doctype|html))"
 )
+_NO_ANSWER = r"kind: Connect|error sending request|hyper::Error\(|SdkError: .*no service|request_id ?="
 _REMOTE_FAILURES: tuple[tuple[str, ErrorKind, str], ...] = (
     ("has no such bucket", "failed", r".*(NoSuchBucket|ContainerNotFound|specified bucket)"),
     (
-        "needs credentials, and none were found",
+        "needs credentials",
         "denied",
-        r".*(Failed to get AWS cred|CredentialsNotLoaded|TokenRequest|token request|no Azure account name)",
+        r".*(get AWS cred|CredentialsNotLoaded|[Tt]oken ?[Rr]equest|no Azure account name)",
     ),
-    (
-        "refused access",
-        "denied",
-        r".*(Invalid Access Key|(status|code)\W{1,3}40[13]|InvalidToken|ExpiredToken|\) 40[13] )",
-    ),
-    (
-        "cannot be read at this address",
-        "failed",
-        rf"(?!.*({_TIMEOUTS})).*({_NOT_THERE})",
-    ),
-    (
-        "did not answer",
-        "no-answer",
-        rf".*({_TIMEOUTS}|kind: Connect|error sending request|hyper::Error\(|SdkError: .*no service|request_id ?=)",
-    ),
+    ("refused access", "denied", r".*(Invalid Access|(status|code)\W{1,3}40[13]|InvalidToken|ExpiredToken|\) 40[13] )"),
+    ("cannot be read at this address", "failed", rf"(?!.*({_TIMEOUTS})).*({_NOT_THERE})"),
+    ("did not answer", "no-answer", rf".*({_TIMEOUTS}|{_NO_ANSWER})"),
 )
 """What errors of a store mean, their kind and a pattern of the engine's words, in the order of looking."""
 
@@ -1676,7 +1651,7 @@ def _engine_failure(doing: str, words: str, remedy: str = LOOK_AT_STATUS, kind: 
 def _failure(doing: str, words: str, remedy: str) -> LancelotError:
     """What an error of the engine means, by its words on one line."""
     is_remote = _REMOTE_ERROR.search(words)
-    store = next((store for pattern, store in _STORES_IN_WORDS if re.search(pattern, words)), _OTHER_STORE)
+    store = next((store for pattern, store in _STORES_IN_WORDS.items() if re.search(pattern, words)), _OTHER_STORE)
     if failure := _remote_failure(words, store) if is_remote else _folder_failure(words):
         return failure
     is_gone = "not found" in words.lower() and (".lance" in words or words.startswith("Table "))
@@ -1893,11 +1868,8 @@ def _choose_text(table: Any, schema: pa.Schema) -> tuple[Column | None, str]:
 def _find_id(schema: pa.Schema) -> Column | None:
     import pyarrow.types as kinds
 
-    def is_id(kind: Any) -> bool:
-        return _is_string(kind) or bool(kinds.is_integer(kind))
-
     for names, spelled in itertools.product((ID_NAMES, ID_LATE_NAMES), SPELLINGS):
-        for found in _named_fields(schema, names, spelled, is_id):
+        for found in _named_fields(schema, names, spelled, lambda kind: _is_string(kind) or kinds.is_integer(kind)):
             return Column((found.name,))
     return None
 
@@ -2081,9 +2053,7 @@ def _check_bases(folder: Path, name: str, manifests: Iterable[Path]) -> None:
     except FileNotFoundError as error:
         raise being_rewritten() from error
     except (OSError, IndexError, KeyError) as error:
-        raise LancelotError(
-            f"The manifest of the table {name} cannot be read.", LOOK_AT_STATUS, kind="damaged"
-        ) from error
+        raise LancelotError(f"The manifest of {name} cannot be read.", LOOK_AT_STATUS, kind="damaged") from error
     homes = {folder.absolute(), folder.resolve()}
     outside = [path for path in paths if ".." in Path(path).parts or homes.isdisjoint(Path(path).parents)]
     if outside:
@@ -2149,11 +2119,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        path: str | None,
-        *,
-        embedding_length: int | None = None,
-        service: Mapping[str, str | None] | None = None,
+        self, path: str | None, *, embedding_length: int | None = None, service: Mapping[str, str | None] | None = None
     ) -> None:
         self.path = path
         self._service = dict(service or {})

@@ -157,23 +157,23 @@ def test_a_prefix_without_tables_is_told_as_one(object_store: ObjectStore) -> No
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"LANCEDB_PATH": "s3://nowhere/x"}, "has no such bucket (NoSuchBucket). Check LANCEDB_PATH and"),
+        ({"LANCEDB_PATH": "s3://nowhere/x"}, "has no such bucket (NoSuchBucket). Check LANCEDB_PATH,"),
         ({"AWS_ACCESS_KEY_ID": "AKIASECRET"}, "refused access (InvalidAccessKeyId). Check AWS_ACCESS_KEY_ID in"),
         ({"AWS_SECRET_ACCESS_KEY": "SECRET"}, "refused access (SignatureDoesNotMatch). Check AWS_ACCESS_KEY_ID"),
         ({"AWS_SESSION_TOKEN": "SECRET"}, "refused access (InvalidToken). Check AWS_ACCESS_KEY_ID"),
         (
             {"AWS_ENDPOINT": "http://127.0.0.1:9"},
-            "did not answer. Check the network, LANCEDB_PATH and, where they are set, AWS_ENDPOINT, AWS_REGION and",
+            "did not answer. Check the network, LANCEDB_PATH, AWS_ENDPOINT, AWS_REGION and",
         ),
         ({"AWS_TIMEOUT": "SECRET"}, UNREADABLE),
         ({"AWS_ALLOW_HTTP": "SECRET"}, UNREADABLE),
         (
             {"AWS_ALLOW_HTTP": ""},
-            "cannot be read at this address. Check LANCEDB_PATH and, where they are set, AWS_ENDPOINT, AWS_REGION and AWS_ALLOW_HTTP",
+            "cannot be read at this address. Check LANCEDB_PATH, AWS_ENDPOINT, AWS_REGION and AWS_ALLOW_HTTP",
         ),
         (
             {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "true"},
-            "needs credentials, and none were found. Check AWS_ACCESS_KEY_ID in",
+            "needs credentials. Check AWS_ACCESS_KEY_ID in",
         ),
     ],
 )
@@ -251,7 +251,7 @@ BROKEN_OFF = STALLED.replace("TimedOut", "hyper::Error(Body, Os { code: 104, kin
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (DYNAMO, "did not answer. Check the network, LANCEDB_PATH and"),
+        (DYNAMO, "did not answer. Check the network, LANCEDB_PATH"),
         (
             REFUSED,
             "address: lance error: LanceError(IO). Check LANCEDB_PATH, the network and the variables of the store",
@@ -268,15 +268,15 @@ BROKEN_OFF = STALLED.replace("TimedOut", "hyper::Error(Body, Os { code: 104, kin
         ),
         (
             "Generic GCS error: token request failed",
-            "needs credentials, and none were found. Check GOOGLE_SERVICE_ACCOUNT",
+            "needs credentials. Check GOOGLE_SERVICE_ACCOUNT",
         ),
         (
             "Generic MicrosoftAzure error: status: 403",
-            "refused access. Check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_",
+            "refused access. Check AZURE_STORAGE_ACCOUNT_NAME and …_KEY in",
         ),
         (
             "Unable to find Azure account name: no Azure account name",
-            "needs credentials, and none were found. Check AZURE_STORAGE",
+            "needs credentials. Check AZURE_STORAGE",
         ),
         ("Generic OSS error: status: 403", "refused access. Check the store's own variables"),
     ],
@@ -332,7 +332,7 @@ def test_a_server_that_is_no_object_store_is_told_as_one(
         lancelot.Store("s3://bucket/x").table_names()
     assert str(refused.value) == (
         "The object store cannot be read at this address. "
-        "Check LANCEDB_PATH and, where they are set, AWS_ENDPOINT, AWS_REGION and AWS_ALLOW_HTTP."
+        "Check LANCEDB_PATH, AWS_ENDPOINT, AWS_REGION and AWS_ALLOW_HTTP."
     )
 
 

@@ -225,7 +225,7 @@ def test_a_call_opens_each_table_once_and_one_that_names_its_table_no_other(
     calls: dict[str, Callable[[str], Any]] = {
         "search": lambda name: searcher.search(SearchRequest("zebra", 5, "text", table=name)),
         "fts": lambda name: searcher.search(SearchRequest("zebra", 5, "fts", table=name)),
-        "read": lambda name: searcher.read(lancelot.ReadRequest("row:0", table=name)),
+        "read": lambda name: searcher.read("row:0", table=name),
         "files": lambda name: searcher.files(limit=5, offset=0, table=name),
         "overview": lambda name: searcher.overview(limit=5, table=name),
     }
