@@ -1738,6 +1738,10 @@ def _is_fetched(field: pa.Field[Any]) -> bool:
     return not (hidden or "binary" in str(field.type).partition("<")[0] or holds_vectors(field.type))
 
 
+def _no_column(schema: pa.Schema, name: str) -> LancelotError:
+    return LancelotError(f'There is no column "{one_line(name)}".', f"The columns are {listed(schema.names)}.")
+
+
 def _choose_vector(
     schema: pa.Schema, vectors: Mapping[str, int], *, named: str | None, embedding_length: int | None
 ) -> tuple[str | None, str]:
@@ -1760,10 +1764,6 @@ def _choose_vector(
     if other:
         return None, f"the column {other} holds {schema.field(other).type}, not fixed-size vectors of floats"
     return None, "it has no vector column"
-
-
-def _no_column(schema: pa.Schema, name: str) -> LancelotError:
-    return LancelotError(f'There is no column "{one_line(name)}".', f"The columns are {listed(schema.names)}.")
 
 
 def _kind_at(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
