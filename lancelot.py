@@ -5190,7 +5190,7 @@ def check_database_folder(status: Status) -> Iterator[Check]:
         yield Check("folder", "failed", f"{path} may not be read by this user.", "Give this user the right to read it.")
     else:
         yield Check("folder", "ok", shown)
-        if error and not processor_problem(processor_flags()):
+        if error and not processor_problem():
             yield Check("tables", "failed", error.cause, error.remedy or "Check the folder and its files.")
 
 
@@ -5324,11 +5324,10 @@ def check_machine(_status: Status) -> Iterator[Check]:
     library = " ".join(platform.libc_ver()).strip()
     parts = [f"Lancelot {__version__} as {kind}", python, f"{platform.system()} {platform.machine()}", library]
     yield Check("platform", "ok", f"{', '.join(filter(None, parts))}.")
-    flags = processor_flags()
-    if problem := processor_problem(flags):
+    if problem := processor_problem():
         yield Check("processor", "failed", problem.cause, problem.remedy)
     else:
-        yield Check("processor", "ok", "It has AVX2." if flags else "Nothing is known against it.")
+        yield Check("processor", "ok", "Nothing is known against it.")
 
 
 MACHINE_CHECKS = (Examination("machine", check_machine), Examination("disk space", check_disk))
