@@ -32,7 +32,6 @@ import html.parser
 import io
 import itertools
 import json
-import locale
 import logging
 import math
 import os
@@ -112,12 +111,10 @@ if TYPE_CHECKING:
 
 
 MAX_FILE_BYTES = 50_000_000
-MAX_CHARACTERS = 50_000_000
-"""Characters that one document may give: tables and packed documents can hold far more text than bytes."""
+MAX_CHARACTERS = 50_000_000  # of one document: tables and packed documents can hold far more text than bytes
 MAX_SECTIONS = 1_000_000
 MAX_TITLE = 300
-MAX_HEADER = 300
-"""Characters of a table's header that are repeated where the table is cut."""
+MAX_HEADER = 300  # characters of a table's header that are repeated where the table is cut
 
 
 class UnreadableError(LancelotError):
@@ -212,7 +209,8 @@ def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> 
         if len(kept) >= MAX_SECTIONS:
             raise UnreadableError(f"holds more than {MAX_SECTIONS:,} rows or paragraphs")
         if text and not text.isspace():
-            kept.append(replace(section, text=without_base64(text), title=visible(section.title or title)))
+            title_here = visible(section.title or title)
+            kept.append(Section(without_base64(text), title_here, section.line, section.place, section.header))
     if not kept:
         raise IgnoredError("empty")
     return Document(extractor, tuple(kept))
@@ -226,8 +224,6 @@ def plain_document(text: str) -> Document:
 _DIVIDED_WORD = re.compile(
     r"[ \t]?(?<!\S)([(\"'«„“‘\[]*)((?:[^\W\d_]+[-’'])*[^\W\d_]{2,})[-\u2010][ \t]*\n[ \t]*([^\W\d_]{2,})(?![\w@/\\=(]|\.\w)"
 )
-_HYPHENATED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
-_AFTER_A_SUSPENDED_HYPHEN = ("and", "bis", "et", "och", "oder", "og", "or", "ou", "und")
 
 
 def with_whole_words(document: Document) -> Document:
@@ -235,11 +231,12 @@ def with_whole_words(document: Document) -> Document:
 
     The hyphen stays where the document writes the word with it elsewhere, or the word has others; a name keeps it too.
     """
-    words = set(_HYPHENATED.findall("\n".join(section.text for section in document.sections).lower()))
+    text = "\n".join(section.text for section in document.sections).lower()
+    words = set(re.findall(r"[^\W\d_]+(?:-[^\W\d_]+)*", text))
 
     def join(division: re.Match[str]) -> str:
         opening, left, right = division.groups()
-        if right in _AFTER_A_SUSPENDED_HYPHEN:
+        if right in ("and", "bis", "et", "och", "oder", "og", "or", "ou", "und"):  # as in "pre- and postwar"
             return division[0]
         is_name = not right.islower() and not (left.isupper() and right.isupper())
         is_compound = "-" in left or left.lower() in ("self", "well") or f"{left}-{right}".lower() in words
@@ -258,14 +255,10 @@ _CODE_PAGES = (
     *("cp1252", "cp1250", "cp1251", "koi8-r", "cp932", "euc-jp", "gb18030", "big5", "cp949"),
     *("cp1253", "cp1254", "cp1255", "cp1256", "cp866"),
 )
-_SUPERSETS = {"iso-8859-1": "cp1252", "iso-8859-9": "cp1254"}
+_SUPERSETS = {"iso-8859-1": "cp1252", "iso-8859-9": "cp1254", "euc-kr": "cp949"}
 """What browsers read instead of an encoding that is named: https://encoding.spec.whatwg.org/#names-and-labels"""
-CERTAIN = 0.95
-"""The confidence of chardet in a byte-order mark, an encoding that the text declares, and others that have a form."""
-SURE = 0.05
-"""The confidence below which a guess is told: bytes that leave ASCII are few, or fit several encodings."""
-MUCH_LIKELIER = 1.25
-"""How many times likelier than the usual Western code page another one must be."""
+CERTAIN = 0.95  # chardet's confidence in a byte-order mark, in what the text declares, and in others that have a form
+SURE = 0.05  # below which a guess is reported: bytes that leave ASCII are few, or fit several encodings
 _CONTROL_BYTES = bytes({*range(7), *range(14, 27), *range(28, 32)})
 _SAMPLE = 32_768
 
@@ -273,10 +266,9 @@ _SAMPLE = 32_768
 def _guess_encoding(content: bytes) -> tuple[str, bool]:
     """The code page of bytes that are neither UTF-8 nor declared, and whether that is sure.
 
-    Where most bytes that leave ASCII stand alone, the script is Latin: those of East Asian encodings come in pairs. There
-    the usual code page is read unless another one is much likelier.
+    Where most bytes that leave ASCII stand alone, the script is Latin: those of East Asian encodings come in pairs.
     """
-    from chardet import detect_all
+    from chardet import detect
 
     plain = content.translate(None, delete=_CONTROL_BYTES)  # which would make it binary for chardet
     if len(content) - len(plain) > min(max(len(content) // 20, 1), 4 + len(content) // 2000):
@@ -290,17 +282,9 @@ def _guess_encoding(content: bytes) -> tuple[str, bool]:
         sample = sample[: max(sample.rfind(b"\n", _SAMPLE // 2, _SAMPLE), 0) or _SAMPLE]  # no character is cut in two
     runs = re.findall(rb"[\x80-\xff]+", sample)
     is_latin = sum(len(run) == 1 for run in runs) * 2 >= sum(map(len, runs))
-    pages = _LATIN_PAGES if is_latin else _CODE_PAGES
-    guesses = detect_all(sample, ignore_threshold=True, include_encodings=pages, prefer_superset=True)
-    likely = {
-        codecs.lookup(guess["encoding"]).name: guess["confidence"] for guess in guesses[::-1] if guess["encoding"]
-    }
-    usual = codecs.lookup(locale.getpreferredencoding(do_setlocale=False)).name
-    usual = usual if usual in _LATIN_PAGES else "cp1252"
-    best = max(likely, key=lambda name: likely[name], default=usual)
-    if is_latin and (len(runs) == 1 or likely.get(best, 0) <= MUCH_LIKELIER * likely.get(usual, 0)):
-        best = usual
-    return best, likely.get(best, 0) >= SURE
+    guess = detect(sample, include_encodings=_LATIN_PAGES if is_latin else _CODE_PAGES, prefer_superset=True)
+    encoding = guess["encoding"] if guess["encoding"] and not (is_latin and len(runs) == 1) else "cp1252"
+    return codecs.lookup(encoding).name, guess["confidence"] >= SURE
 
 
 def decode_text(content: bytes) -> tuple[str, str]:
@@ -366,11 +350,12 @@ _FRONT_TITLE = re.compile(
 _TABLE = re.compile(r"^[^\n|]*\|.*\n(?=[-: \t]*\|)(?=[|: \t]*-)[-|: \t]+$(?:\n(?![ \t]*$).*)*", re.MULTILINE)
 
 
-def cut_at_headings(
-    text: str, headings: Iterable[tuple[re.Match[str], int, str]], *, path: HeadingPath | None = None
-) -> Iterator[Section]:
-    """Every line in one section each, which begin at the headings: where each stands, its level and its words."""
-    path = path or HeadingPath()
+Heading = tuple[re.Match[str], int, str]
+"""Where a heading stands, its level and its words."""
+
+
+def cut_at_headings(text: str, headings: Iterable[Heading], path: HeadingPath) -> Iterator[Section]:
+    """Every line in one section each, which begin at the headings."""
     start, line, body, title = 0, 1, 0, path.title
     for heading, level, words in headings:
         # A heading without a body stays with the next one, whose title says it where it is below it.
@@ -382,18 +367,15 @@ def cut_at_headings(
     yield Section(text[start:], title, line)
 
 
-def markdown_sections(text: str, *, start: int = 0, path: HeadingPath | None = None) -> Iterator[Section]:
+def markdown_sections(text: str, path: HeadingPath, *, start: int = 0) -> Iterator[Section]:
     """Markdown by its headings of both kinds outside of code and HTML, and its tables; those before `start` are none."""
-
-    def hide(block: re.Match[str]) -> str:
-        return "\n".join("<" * len(line) for line in block[0].split("\n"))
-
+    hidden = _VERBATIM.sub(lambda block: "\n".join("<" * len(line) for line in block[0].split("\n")), text[start:])
     headings = []
-    for heading in _MARKDOWN_HEADING.finditer(" " * start + _VERBATIM.sub(hide, text[start:])):
+    for heading in _MARKDOWN_HEADING.finditer(" " * start + hidden):
         marks, words, underlined, rule = heading.groups()
         level = len(marks) if marks else 1 if "=" in rule else 2
         headings.append((heading, level, _NOT_SEEN.sub(r"\1", without_base64(words or underlined or "")[:1000])))
-    for section in cut_at_headings(text, headings, path=path):
+    for section in cut_at_headings(text, headings, path):
         part, line = section.text, section.line
         cuts = [cut for table in _TABLE.finditer(part) for cut in (table.start(), table.end() + 1)]
         for number, (first, last) in enumerate(itertools.pairwise([0, *cuts, len(part) + 1])):
@@ -407,7 +389,7 @@ def markdown_document(text: str) -> Document:
     """Markdown by its headings, the rest under the title of its front matter: YAML or TOML."""
     front = _FRONT_MATTER.match(text)
     title = _FRONT_TITLE.search(front[0]) if front else None
-    sections = markdown_sections(text, start=front.end() if front else 0)
+    sections = markdown_sections(text, HeadingPath(), start=front.end() if front else 0)
     return collect("markdown", sections, title=next(filter(None, title.groups()), "").strip() if title else "")
 
 
@@ -427,16 +409,14 @@ def rst_document(text: str) -> Document:
         if above in (None, below) and len(below) >= min(len(words), 4):  # as docutils has it
             level = levels.setdefault((below[0], above is not None), len(levels) + 1)
             headings.append((title, level, words))
-    return collect("rst", cut_at_headings(text, headings))
+    return collect("rst", cut_at_headings(text, headings, HeadingPath()))
 
 
 # --- source code
 
 
-MAX_PARSED_CODE = 2_000_000
-"""Characters of Python that are parsed; longer files are read by their lines."""
-_MAX_CODE_LINE = 300
-"""Characters of a line that may begin a definition."""
+MAX_PARSED_CODE = 2_000_000  # characters of Python that are parsed; longer files are read by their lines
+_MAX_CODE_LINE = 300  # characters of a line that may begin a definition
 _COMMENTS = ("//", "/*", "*", "#", "--", "@", "'''", ";;")
 _TYPE = r"(?:@?[A-Za-z_][\w:<>,.?&*\[\]]*\s+[*&]*)"
 _DEFINITION = re.compile(
@@ -452,7 +432,7 @@ _DEFINITION = re.compile(
     |(?:(?:let|var)\s+)?([\w$.]+)\s*(?::[^=]*)?(?:=|<-)\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*(?::[^=]*)?=>|[\w$]+\s*=>)
     |(?!(?:return|if|else|elif|elsif|for|foreach|while|switch|case|new|throw|delete|goto|using|typedef|do|catch|await|yield
         |import|from|when|match|assert|print|echo|in|not|and|or|unless|until|with|raise|except|try|end)\b)
-        (?:{_TYPE}*(?:\*\s*)?([~\#]?[A-Za-z_$][\w$:~.-]*)\s*\([^;]*\{{\s*$
+        (?:{_TYPE}*(?:\*\s*)?([~\#]?[A-Za-z_$][\w$:~.-]*)\s*\((?!.*(?:=>|\bfunction\b))[^;]*\{{\s*$
         |(?P<loose>)(?:{_TYPE}+(~?[A-Za-z_][\w:~]*)|([A-Za-z_]\w*::~?[\w:~]+)|([\w.:-]+)(?=\s*\(\)))\s*\([^;]*$))
     """,
     re.VERBOSE,
@@ -530,8 +510,7 @@ def code_document(text: str, kind: str) -> Document:
 _BREAKS = _BLOCK_TAGS - {"td", "th"} | {"br", "pre", "select", "textarea"}
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # noqa: SIM905 - as above
 _END_OPTIONAL = ("dd", "dt", "li", "option", "p", "td", "th", "tr")
-MAX_HIDDEN_DEPTH = 500
-"""Elements inside one that is hidden that are told apart; browsers nest about as deep."""
+MAX_HIDDEN_DEPTH = 500  # elements inside a hidden one that are told apart; browsers nest about as deep
 
 
 class _HtmlText(html.parser.HTMLParser):
@@ -543,14 +522,11 @@ class _HtmlText(html.parser.HTMLParser):
         self.sections: list[Section] = []
         self._path = HeadingPath()
         self._parts: list[str] = []
-        self._line = 0
-        """Where the text of the line began; 0 before it has any."""
-        self._tag = ""
-        """What the line is in, if it is a heading or the title of the page."""
+        self._line = 0  # where the text of the line began; 0 before it has any
+        self._tag = ""  # what the line is in, if it is a heading or the title of the page
         self._preformatted = 0
         self._hidden: list[str] = []
-        self._headers: list[str | None] = []
-        """The header of each open table, or None while its first row is still to come."""
+        self._headers: list[str | None] = []  # of each open table; None while its first row is still to come
         self._cells: set[str] = set()
         self._in_head = False
 
@@ -644,21 +620,18 @@ def html_document(text: str) -> Document:
 
 MAX_FIELD = 131_072
 """Characters of one cell; Python's own limit. A longer one is a quote that is not closed: the table is read as text."""
-_DELIMITERS = ",;\t|"
-_TABLE_SAMPLE = 50
 _NAMED_DELIMITER = re.compile(r'"?sep=([^\w"\n])"?[ ;,\t]*(?:\n|$)', re.IGNORECASE)
 """The first line by which a file tells Excel its separator; it is no row."""
 _COLUMN_NAME = re.compile(r"(?![-+(]?[$€£]?\d[\d.,:/ %-]*\)?$).{1,100}", re.DOTALL)
 """No number and no date, and not long."""
-MAX_NESTING = 200
-"""Levels of nesting in JSON that are read."""
+MAX_NESTING = 200  # levels of JSON that are read
 
 
 def _delimiter(text: str, *, preferred: str) -> str:
     """The separator of the most regular table, or "" if none gives more than half of the first rows one width."""
     best, delimiter = (0.5, math.inf), ""
-    for candidate in preferred + _DELIMITERS.replace(preferred, ""):
-        rows = itertools.islice(csv.reader(io.StringIO(text[: MAX_FIELD // 2]), delimiter=candidate), _TABLE_SAMPLE)
+    for candidate in dict.fromkeys(f"{preferred},;\t|"):
+        rows = itertools.islice(csv.reader(io.StringIO(text[: MAX_FIELD // 2]), delimiter=candidate), 50)
         widths = Counter(len(row) for row in rows if row)
         width, count = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
         if width > 1 and (count / widths.total(), width) > best:
@@ -752,7 +725,7 @@ def _cell_sections(cell: Mapping[str, Any], path: HeadingPath, place: str) -> It
     """A cell of words by its headings, or one of code with what it says in words; pictures and markup are left out."""
     source = _notebook_text(cell.get("source", cell.get("input"))).replace("\r\n", "\n")
     if cell.get("cell_type") in ("markdown", "heading"):
-        yield from (replace(section, line=0, place=place) for section in markdown_sections(source, path=path))
+        yield from (replace(section, line=0, place=place) for section in markdown_sections(source, path))
         return
     texts = [source]
     for output in cell.get("outputs") or ():
@@ -813,7 +786,7 @@ def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: list[i
         text, before = None, complaints.tell()
         with contextlib.suppress(*damage):
             text = str(page.extract_text())
-        # It logs some damage instead of raising it.
+        # pypdf logs some damage instead of raising it.
         if text is None or (not text.strip() and complaints.tell() > before):
             lost.append(number)
             continue
@@ -864,7 +837,7 @@ def docx_document(content: bytes) -> Document:
     file, core = io.BytesIO(content), b""
     try:
         with zipfile.ZipFile(file) as archive:
-            # No more of a part is unpacked than its header says. Pictures are not; entities are bounded by expat.
+            # No more of a part is unpacked than its header says; pictures are not opened, and expat bounds entities.
             sizes = {part.filename: part.file_size for part in archive.infolist()}
             if sum(size for name, size in sizes.items() if name.endswith((".xml", ".rels"))) > MAX_UNPACKED:
                 raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
