@@ -2246,8 +2246,7 @@ MAX_CONDITIONS = 200
 MAX_NAME = 4096
 """Characters of a name or an id that are looked for."""
 MAX_FILTER = 500_000
-"""Characters of a filter's JSON. The engine ends the process where it has to plan some ten thousand
-conditions, but takes a million values in one list."""
+"""Characters of a filter's JSON. The engine ends the process over ten thousand conditions, but takes a list of a million."""
 STEPS: Mapping[str, int | Fraction] = {"day": Fraction(1, 86_400), "s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """How many units of a type of times are a second."""
 DateReader = Callable[[Any], tuple[Any, ...]]
@@ -2343,10 +2342,9 @@ def _zone(name: str) -> dt.tzinfo:
     """The zone of an offset such as Z, +02:00 or -0530, or of a name such as Europe/Stockholm."""
     import zoneinfo
 
-    try:
+    with contextlib.suppress(ValueError):
         return cast("dt.tzinfo", dt.datetime.strptime(name.upper().replace("UTC", "Z"), "%z").tzinfo)
-    except ValueError:
-        return zoneinfo.ZoneInfo(name)
+    return zoneinfo.ZoneInfo(name)
 
 
 _DATE = re.compile(
@@ -2413,14 +2411,13 @@ VALUES: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
 
 def _value(column: Column, kind: pa.DataType, operator: str, operand: Any) -> Any:
     """The value of an operand for a type; exact types count their smallest steps, between which a value may lie."""
-    name = _kind_name(kind)
-    allowed, value_of = VALUES[name]
+    allowed, value_of = VALUES[_kind_name(kind)]
     try:
         value = value_of(operand, kind)
     except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError) as error:
         raise _invalid_value(column.name, operator, operand, allowed) from error
-    is_time = name in ("date", "timestamp", "time", "duration")
-    return value * STEPS[re.findall(r"\w+", str(kind))[1]] if is_time else value  # as in timestamp[us, tz=UTC]
+    unit = re.match(r"(?:date|time|duration)\w*\[(\w+)", str(kind))  # as in timestamp[us, tz=UTC]
+    return value * STEPS[unit[1]] if unit else value
 
 
 def _literal(kind: Any, value: Any) -> str | None:
@@ -2541,8 +2538,8 @@ def _date_of(value: Any, *, day_first: bool = False) -> tuple[Any, ...]:
 def _date_reader(table: Any, column: Column, operands: Mapping[str, Any]) -> DateReader | None:
     """Return how the dates in a column of text are read, or None if it is compared as text.
 
-    They are compared as dates where every text of the column reads as one. Where all read in both orders, the month comes
-    first, as in the United States. LancelotError where an order is asked for that text cannot have.
+    Every text has to read as a date; if all read in both orders, the month comes first, as in the United States.
+    LancelotError if the column is compared with a date, and a text is none.
     """
     ends = [end for operator, end in operands.items() if operator in COMPARISONS and _is_text(end)]
     if not ends and not any(map(_date_of, [operands.get("eq"), operands.get("ne"), *operands.get("in", ())])):
@@ -2570,7 +2567,7 @@ def _contains(value: Any, operand: Any) -> bool:
 
 
 def _value_test(name: str, operator: str, operand: Any, date_of: DateReader | None) -> Callable[[Any], bool]:
-    """A test whether a value in JSON, or a text of dates, meets a condition; values of different types are never equal.
+    """A test whether a value in JSON, or a date in text, meets a condition; values of different types are never equal.
 
     Dates are compared as far as the one in the condition goes: a day is equal to its every hour.
     """
@@ -2652,8 +2649,7 @@ def _combined(table: Any, schema: pa.Schema, part: Any) -> str:
 def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any] | None) -> str | None:
     """Return the predicate that keeps the rows which meet every condition, or None if there are no conditions.
 
-    A condition on a value inside a JSON string, or on dates that are text, is met by reading that column; its rows are
-    passed on by number.
+    For a condition on values in JSON or on dates that are text the column is read, and its rows are named by number.
     """
     if conditions is None:
         return None
@@ -2855,21 +2851,20 @@ def _top_rows(query: Any, score: str, where: str | None, limit: int) -> list[tup
     """The first `limit` rows of a search of the engine with their scores; ties by row."""
     with engine_errors("search the vectors" if score == "_distance" else "search the full-text index"):
         query = query.where(where, prefilter=True) if where else query
-        rows = query.select([score, "_rowid"]).limit(limit).to_arrow()
-        pairs = list(zip(rows.column(score).to_pylist(), rows.column("_rowid").to_pylist(), strict=True))
+        rows = query.select([score, "_rowid"]).limit(limit).to_arrow().to_pylist()
     sign = 1 if score == "_distance" else -1
-    scored = [(value, number) for value, number in pairs if value is not None and math.isfinite(value)]
+    scored = [(row[score], row["_rowid"]) for row in rows if row[score] is not None and math.isfinite(row[score])]
     return sorted(scored, key=lambda pair: (sign * pair[0], pair[1]))
 
 
-def _rank(scope: Scope, query: Callable[[], Any], score: str, depth: int) -> Ranking:
-    """The first `depth` rows of a search of the engine; `query` begins it anew."""
+def _rank(scope: Scope, search: Callable[[], Any], score: str, depth: int) -> Ranking:
+    """The first `depth` rows of a search of the engine, which `search` begins anew."""
     # The engine orders ties as it likes: where they cross the depth, all of them are needed to order them by row.
     limit = depth + 1
-    top = _top_rows(query(), score, scope.where, limit)
+    top = _top_rows(search(), score, scope.where, limit)
     while len(top) == limit and top[depth - 1][0] == top[-1][0] and limit < MOST_TIES:
         limit = min(limit * 4, MOST_TIES)
-        top = _top_rows(query(), score, scope.where, limit)
+        top = _top_rows(search(), score, scope.where, limit)
     rows, scores = tuple(number for _, number in top[:depth]), tuple(value for value, _ in top[:depth])
     is_counted = score == "_score"
     return Ranking(rows, scores, len(rows) if is_counted else None, capped=is_counted and len(top) > depth)
@@ -2878,8 +2873,7 @@ def _rank(scope: Scope, query: Callable[[], Any], score: str, depth: int) -> Ran
 def _rank_with_text(scope: Scope, rank: Callable[[Scope], Ranking]) -> Ranking:
     """What `rank` gives for the rows in scope that have a text.
 
-    To ask for a text beforehand would read every text of the table; it is asked of the ranked rows, and only where some
-    have none the engine ranks again without such rows.
+    To filter by text first would read every text of the table: it is done only if some of the ranked rows have none.
     """
     ranking = rank(scope)
     blank = rows_without_text(scope, ranking.rows)
@@ -2905,9 +2899,12 @@ def vector_metric(scope: Scope, column: str) -> str:
 
 def rank_vector(scope: Scope, vector: Sequence[float], *, column: str) -> Ranking:
     """Rank rows with text by the distance of their vectors, up to VECTOR_DEPTH deep; ties by row."""
-    search = functools.partial(scope.table.search, list(vector), vector_column_name=column)
     metric = vector_metric(scope, column)
-    rank = functools.partial(_rank, query=lambda: search().distance_type(metric), score="_distance", depth=VECTOR_DEPTH)
+
+    def search() -> Any:
+        return scope.table.search(list(vector), vector_column_name=column).distance_type(metric)
+
+    rank = functools.partial(_rank, search=search, score="_distance", depth=VECTOR_DEPTH)
     return _rank_with_text(scope, rank)
 
 
@@ -2968,8 +2965,8 @@ HEADING_WEIGHT = 0.2
 """Of a title in a table of our own: the first chunk under a heading holds it, so that it counts a second time."""
 
 
-def _full_text_query(query: str, indexes: Sequence[Index], text_column: str, *, other_weight: float) -> Any:
-    """One SHOULD per indexed column for the words, the text column at full weight; a phrase MUST be in one of them."""
+def _full_text_search(scope: Scope, query: str, indexes: Sequence[Index]) -> Callable[[], Any]:
+    """Begin a search: one SHOULD per indexed column for the words, the text at full weight; a phrase MUST be in one of them."""
     from lancedb import query as queries
 
     build: Any = queries
@@ -2981,18 +2978,17 @@ def _full_text_query(query: str, indexes: Sequence[Index], text_column: str, *, 
         (must, build.BooleanQuery([(should, build.PhraseQuery(phrase, column)) for column in columns]))
         for phrase in phrases
     ]
+    title_weight = HEADING_WEIGHT if scope.layout.is_own else TITLE_WEIGHT
     for column in columns if words else ():
-        weight = 1.0 if column in (text_column, f"{text_column}_fts") else other_weight
+        weight = 1.0 if column in (scope.text.name, f"{scope.text.name}_fts") else title_weight
         clauses.append((should, build.MatchQuery(words, column, boost=weight)))
-    return build.BooleanQuery(clauses)
+    return functools.partial(scope.table.search, build.BooleanQuery(clauses), query_type="fts")
 
 
 def rank_full_text(scope: Scope, query: str, indexes: Sequence[Index]) -> Ranking:
     """Rank rows by the BM25 of the table's full-text indexes, ties by row; the total is exact up to FTS_DEPTH."""
-    weight = HEADING_WEIGHT if scope.layout.is_own else TITLE_WEIGHT
-    clauses = _full_text_query(query, indexes, scope.text.name, other_weight=weight)
-    search = functools.partial(scope.table.search, clauses, query_type="fts")
-    rank = functools.partial(_rank, query=search, score="_score", depth=FTS_DEPTH)
+    search = _full_text_search(scope, query, indexes)
+    rank = functools.partial(_rank, search=search, score="_score", depth=FTS_DEPTH)
     # A match in the text column is a text; only another indexed column can match a row without one.
     of_text_alone = [index.columns for index in indexes] == [(scope.text.name,)]
     return rank(scope) if of_text_alone else _rank_with_text(scope, rank)
@@ -3008,8 +3004,7 @@ def words_not_indexed(scope: Scope, query: str, indexes: Sequence[Index]) -> tup
     words = [word for word in stripped if re.search(r"\w", word) and not is_spaceless(word)]
 
     def is_indexed(word: str) -> bool:
-        clauses = _full_text_query(word, indexes, scope.text.name, other_weight=1.0)
-        return bool(_top_rows(scope.table.search(clauses, query_type="fts"), "_score", scope.where, 1))
+        return bool(_top_rows(_full_text_search(scope, word, indexes)(), "_score", scope.where, 1))
 
     return tuple(word for word in words[:MOST_LOOKED_UP] if not is_indexed(word)) if len(words) > 1 else ()
 
@@ -3067,10 +3062,9 @@ def rows_of_id(scope: Scope, identity: str) -> list[int]:
     column = scope.layout.id
     if column is not None:
         kind = scope.layout.schema.field(column.path[0]).type
-        try:
+        where = "false"
+        with contextlib.suppress(LancelotError):  # if it is no value of the column's type
             where = _condition(column, kind, "eq", identity)
-        except LancelotError:  # no value of the column's type, so no row's own id
-            where = "false"
         if numbers := replace(scope, where=where).numbers():
             return sorted(numbers)
     number = re.fullmatch(rf"{ID_PREFIX}(\d{{1,18}})", identity)

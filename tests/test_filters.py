@@ -19,7 +19,11 @@ from hypothesis import strategies as st
 
 import lancelot
 
-STOCKHOLM = zoneinfo.ZoneInfo("Europe/Stockholm")
+ZONES: dict[str, dt.tzinfo] = {
+    "zoned": zoneinfo.ZoneInfo("Europe/Stockholm"),
+    "nanos": dt.timezone.utc,
+    "offset": dt.timezone(-dt.timedelta(hours=5, minutes=30)),
+}
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "gt": lambda left, right: left > right,
     "gte": lambda left, right: left >= right,
@@ -83,6 +87,21 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[dict[str,
             values_of(lambda c: decimal.Decimal(c.randint(-500, 500)) / 100, seed=6), pa.decimal128(12, 2)
         ),
         "wide": pa.array(values_of(lambda c: decimal.Decimal(c.randint(-9, 9)), seed=7), pa.decimal256(50, 3)),
+        "tiny": pa.array(values_of(lambda c: c.randint(0, 255), seed=24), pa.uint8()),
+        "half": pa.array([None if v is None else v / 4 for v in values_of(lambda c: c.randint(-9, 9), seed=25)]).cast(
+            pa.float16()
+        ),
+        "fraction": pa.array(
+            values_of(lambda c: decimal.Decimal(c.randint(-99, 99)) / 100, seed=26), pa.decimal128(38, 38)
+        ),
+        "nanos": pa.array(
+            values_of(lambda c: moment + dt.timedelta(seconds=c.randint(-9, 9)), seed=27), pa.timestamp("ns", "UTC")
+        ),
+        "offset": pa.array(
+            values_of(lambda c: moment + dt.timedelta(hours=c.randint(-9, 9)), seed=28), pa.timestamp("s", "-05:30")
+        ),
+        "fine_clock": pa.array(values_of(lambda c: dt.time(9, c.randint(0, 59)), seed=29), pa.time64("ns")),
+        "long_span": pa.array(values_of(lambda c: dt.timedelta(seconds=c.randint(-9, 9)), seed=30), pa.duration("ns")),
         "flag": pa.array(values_of(lambda c: c.random() < 0.5, seed=8)),
         "day": pa.array(values_of(lambda c: day + dt.timedelta(days=c.randint(-9, 9)), seed=9), pa.date32()),
         "late": pa.array(values_of(lambda c: day + dt.timedelta(days=c.randint(-9, 9)), seed=10), pa.date64()),
@@ -127,6 +146,9 @@ OPERANDS = [
     ("narrow", [0.5, 0.25], None),
     ("price", [0, 1.25, "1.255", -3.1, 10**12], lambda value: decimal.Decimal(str(value))),
     ("wide", [0, 2, "2.5", 10**49], lambda value: decimal.Decimal(str(value))),
+    ("tiny", [0, 255, 256, -1, 7.5], float),
+    ("half", [0, 0.25, -2.25, 70000], None),
+    ("fraction", [0, "0.5", -0.99, 1, -1], lambda value: decimal.Decimal(str(value))),
     ("day", ["2020-01-03", "1969-12-31"], dt.date.fromisoformat),
     ("late", ["2020-01-03"], dt.date.fromisoformat),
     ("zoned", ["2024-03-30T23:30:00Z", "2024-03-31T03:30:00+02:00", "2024-03-31", "2024-03-31T01:30"], None),
@@ -134,6 +156,10 @@ OPERANDS = [
     ("clock", ["09:30", "09:30:00.5"], None),
     ("short_clock", ["09:30:00", "09:30:00.5"], None),
     ("span", [2, "PT2.5S", 1.0005], None),
+    ("nanos", ["2024-03-30T20:00:04Z", "1500-01-01", "9999-12-31T23:00:00"], None),
+    ("offset", ["2024-03-30T15:30:00Z", "2024-03-30T15:30:00"], None),
+    ("fine_clock", ["09:30", "09:30:00.5"], None),
+    ("long_span", [2, "-3.5", 10**12], None),
     ("word", AWKWARD, None),
     ("kind", AWKWARD, None),
     ("long", AWKWARD, None),
@@ -144,14 +170,14 @@ OPERANDS = [
 
 def as_python(column: str, operand: Any) -> Any:
     """The operand as the value that a row of the column has."""
-    if column == "zoned":
+    if column in ZONES:
         moment = dt.datetime.fromisoformat(operand.replace("Z", "+00:00"))
-        return moment if moment.tzinfo else moment.replace(tzinfo=STOCKHOLM)
+        return moment if moment.tzinfo else moment.replace(tzinfo=ZONES[column])
     if column == "naive":
         return dt.datetime.fromisoformat(f"{operand}00000" if "." in operand else operand)
-    if column in ("clock", "short_clock"):
+    if column in ("clock", "short_clock", "fine_clock"):
         return dt.time.fromisoformat(operand)
-    if column == "span":
+    if column in ("span", "long_span"):
         return dt.timedelta(seconds=float(str(operand).removeprefix("PT").removesuffix("S")))
     return operand
 
