@@ -1785,7 +1785,8 @@ class ChunkTable:
 # Run
 # ======================================================================================================================
 # A run compares the folder with what the table holds of it, and commits in batches, so that one that was stopped leaves
-# a table that can be searched and the next run goes on from there. A lock file keeps a second writer out.
+# a table that can be searched and the next run goes on from there. Vectors come last, also those that earlier runs left
+# out. A lock file keeps a second writer out.
 
 
 LOCK_FILE = ".lancelot.lock"
@@ -1912,8 +1913,7 @@ class IndexRun:
         """
         started, request = time.monotonic(), self.request
         # What is refused is refused before anything is made in the folder.
-        table = ChunkTable.open(request.database, request.table)
-        patterns = self._patterns(table)
+        patterns = self._patterns(ChunkTable.open(request.database, request.table))
         listing = self._list_files(patterns)
         if not self.stop.is_set():
             with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
@@ -2009,14 +2009,12 @@ class IndexRun:
         model = self.embedder.model
         if not self.embedder.works:
             return
-        if table.length and not self.request.force:
-            if model != table.model and self.embedder.is_named:
-                note = f"The vectors are by {table.model}, which is used again; --force makes them by {model}."
-                self.notes.append(note)
-            return
-        length = self.embedder.length_of(model)
-        if length and (model, length) != (table.model, table.length):
-            table.add_column(vector_field(model, length))
+        if not table.length or self.request.force:
+            length = self.embedder.length_of(model)
+            if length and (model, length) != (table.model, table.length):
+                table.add_column(vector_field(model, length))
+        elif model != table.model and self.embedder.is_named:
+            self.notes.append(f"The vectors are by {table.model}, which is used again; --force makes them by {model}.")
 
     def _index_files(self, table: ChunkTable | None, listing: FileFinder) -> None:
         """Bring in every file that is new or changed, and take out those that are gone; without a table only count."""
@@ -2080,23 +2078,19 @@ class IndexRun:
             self.report("vectors", start, len(missing))
             where = any_of("id", missing[start : start + BATCH_CHUNKS])
             rows = table.rows("id", "text", where=where).to_pylist()
-            vectors = self._embed(table, list(dict.fromkeys(row["text"] for row in rows)))
+            texts = list(dict.fromkeys(row["text"] for row in rows))
+            made = self.embedder.embed(texts, model=table.model or self.embedder.model)
+            if lengths := {len(vector) for vector in made if vector} - {table.length}:
+                change = f"vectors of length {max(lengths)} now, and those of the table have {table.length}"
+                self.embedder.failure = f"{table.model} gives {change}; --force makes all of them anew."
+            vectors = {text: one for text, one in zip(texts, made, strict=True) if one and len(one) == table.length}
             filled = [(row["id"], vectors[row["text"]]) for row in rows if row["text"] in vectors]
             if filled:
                 table.update(("id", VECTOR_COLUMN), filled)
 
-    def _embed(self, table: ChunkTable, texts: Sequence[str]) -> dict[str, Vector[float]]:
-        """The vectors of texts, as far as they have one of the table's length."""
-        vectors = self.embedder.embed(texts, model=table.model or self.embedder.model)
-        lengths = {len(vector) for vector in vectors if vector} - {table.length}
-        if lengths:
-            change = f"vectors of length {max(lengths)} now, and those of the table have {table.length}"
-            self.embedder.failure = f"{table.model} gives {change}; --force makes all of them anew."
-        return {text: one for text, one in zip(texts, vectors, strict=True) if one and len(one) == table.length}
-
 
 def index_object(run: IndexRun) -> dict[str, Any]:
-    """What a run did, for a program or a model; at most MAX_FAILED_SHOWN of the files that failed are named."""
+    """What a run did, for a program or a model, with MAX_FAILED_SHOWN of the files that failed at most."""
     failed = [
         {"path": one_line(source), "reason": shorten(one_line(reason), 200)}
         for source, reason in itertools.islice(sorted(run.failed.items()), MAX_FAILED_SHOWN)
