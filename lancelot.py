@@ -52,7 +52,7 @@ import unicodedata
 import weakref
 import zipfile
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -432,7 +432,7 @@ def fold_pattern(folded: str, *, lowered: bool = False) -> str:
 # Config
 # ======================================================================================================================
 # One table declares every setting; the environment comes before the settings file, the file before the default, and
-# a blank value counts as not set. A value that does not parse is told and the default used: nothing here stops a server.
+# a blank value counts as not set. A value that does not parse is reported and the default used: nothing here stops a server.
 # Keys are kept apart, by the host that they were given for: in the system keychain, else in an encrypted file.
 
 
@@ -447,15 +447,15 @@ OPENAI_URL = "https://api.openai.com/v1"
 OLLAMA_URL = "http://localhost:11434/v1"
 
 
-def read_number(text: str, *, low: int, high: int) -> int:
-    """Parse a whole number from `low` to `high`, also written `5.0`. A ValueError of this and the next names what is allowed."""
+def parse_number(text: str, *, low: int, high: int) -> int:
+    """Parse a whole number from `low` to `high`, also written `5.0`. A parser's ValueError says what is allowed."""
     number = float(text) if re.fullmatch(r"[+-]?\d{1,12}(\.0*)?", text) else math.nan
     if not low <= number <= high:
         raise ValueError(f"a whole number from {low:,} to {high:,}")
     return int(number)
 
 
-def read_seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Parse a number of seconds above 0 and at most MAX_SECONDS."""
     with contextlib.suppress(ValueError):
         if 0 < float(text) <= MAX_SECONDS:
@@ -463,20 +463,20 @@ def read_seconds(text: str) -> float:
     raise ValueError(f"a number of seconds above 0 and at most {MAX_SECONDS}")
 
 
-def read_choice(text: str, *, choices: Iterable[str]) -> str:
+def parse_choice(text: str, *, choices: Collection[str]) -> str:
     """Parse one of `choices`, in any case."""
     if text.lower() not in choices:
         raise ValueError(f"one of {', '.join(choices)}")
     return text.lower()
 
 
-def _read_matching(text: str, *, pattern: str, allowed: str) -> str:
-    if not re.fullmatch(pattern, text, re.ASCII | re.DOTALL):
+def _parse_matching(text: str, *, pattern: str, allowed: str) -> str:
+    if not re.fullmatch(pattern, text, re.DOTALL):
         raise ValueError(allowed)
     return text
 
 
-read_name = functools.partial(_read_matching, pattern=r".*\S.*", allowed="a name")
+parse_name = functools.partial(_parse_matching, pattern=r".*\S.*", allowed="a name")
 
 
 def scheme_of(path: str) -> str:
@@ -490,7 +490,7 @@ def is_address(path: str) -> bool:
     return scheme_of(path) != ""
 
 
-def read_path(text: str) -> str:
+def parse_path(text: str) -> str:
     """Parse a folder, with `~` expanded or from a file:// address; an address such as s3://bucket/folder is kept as it is.
 
     A blank is refused, since it would be the folder that this was started in.
@@ -509,15 +509,15 @@ def read_path(text: str) -> str:
     return text if is_address(text) else os.path.expanduser(text)  # noqa: PTH111 - Path would fold a trailing name
 
 
-def read_folders(text: str) -> tuple[str, ...]:
+def parse_folders(text: str) -> tuple[str, ...]:
     """Parse absolute folders, joined as PATH joins them."""
-    folders = tuple(read_path(part.strip()) for part in text.split(os.pathsep) if part.strip())
+    folders = tuple(parse_path(part.strip()) for part in text.split(os.pathsep) if part.strip())
     if not folders or not all(Path(folder).is_absolute() for folder in folders):
         raise ValueError(f"absolute folders, joined by {os.pathsep}")
     return folders
 
 
-def read_base_url(text: str) -> str:
+def parse_base_url(text: str) -> str:
     """Parse the address of an OpenAI-compatible server; `/v1` is added where it has no path."""
     with contextlib.suppress(ValueError):
         address = urlsplit(text)
@@ -562,7 +562,7 @@ class Settings:
         "The LanceDB database folder. Required for the tools to work. It must exist; Lancelot does not create it. "
         "Best absolute, since clients start servers anywhere; it may begin with `~`. Or an address such as "
         "`s3://bucket/folder`.",
-        read_path,
+        parse_path,
     )
     database_key: str | None = _setting(
         "LANCEDB_API_KEY",
@@ -572,7 +572,7 @@ class Settings:
     database_region: str = _setting(
         "LANCEDB_REGION",
         "Region of the database in LanceDB's own service.",
-        functools.partial(_read_matching, pattern=r"[\w-]+", allowed="a region such as us-east-1"),
+        functools.partial(_parse_matching, pattern=r"[A-Za-z0-9_-]+", allowed="a region such as us-east-1"),
         default="us-east-1",
     )
     database_host: str | None = _setting(
@@ -598,20 +598,20 @@ class Settings:
     default_limit: int = _setting(
         "LANCEDB_DEFAULT_LIMIT",
         f"Hits returned when a call sets no `limit`, 1 to {MAX_LIMIT}.",
-        functools.partial(read_number, low=1, high=MAX_LIMIT),
+        functools.partial(parse_number, low=1, high=MAX_LIMIT),
         default=20,
     )
     context_budget: int = _setting(
         "LANCEDB_CONTEXT_BUDGET",
         "Characters of context that `lancedb_query` returns when a call sets no `contextBudget`, "
         f"{MIN_BUDGET} to {MAX_BUDGET:,}.",
-        functools.partial(read_number, low=MIN_BUDGET, high=MAX_BUDGET),
+        functools.partial(parse_number, low=MIN_BUDGET, high=MAX_BUDGET),
         default=8000,
     )
     search_type: SearchType = _setting(  # noqa: RUF009 - it makes a field
         "LANCELOT_SEARCH_TYPE",
         "Search that runs when a call sets no `searchType`: `vector`, `text`, `fts`, `hybrid` or `auto`.",
-        functools.partial(read_choice, choices=SEARCH_TYPES),
+        functools.partial(parse_choice, choices=SEARCH_TYPES),
         default="auto",
     )
     api_key: str | None = _setting(
@@ -624,7 +624,7 @@ class Settings:
         "OPENAI_BASE_URL",
         "Address of an OpenAI-compatible server to embed queries with, such as `http://localhost:11434/v1` for Ollama. "
         "Embeddings then count as available, with a key or without one.",
-        read_base_url,
+        parse_base_url,
     )
     embedding_model: str = _setting(
         "EMBEDDING_MODEL",
@@ -634,13 +634,13 @@ class Settings:
     embedding_dimensions: int = _setting(
         "EMBEDDING_DIMENSIONS",
         "Vector length of the model, as `lancedb_status` reports it. It is not sent to the endpoint.",
-        functools.partial(read_number, low=1, high=100_000),
+        functools.partial(parse_number, low=1, high=100_000),
         default=1536,
     )
     embedding_timeout: float = _setting(
         "LANCELOT_EMBEDDING_TIMEOUT",
         "Seconds that one embedding call may take, at most 600.",
-        read_seconds,
+        parse_seconds,
         default=15.0,
     )
     chat_model: str | None = _setting(
@@ -652,7 +652,7 @@ class Settings:
         "LANCELOT_CHAT_BASE_URL",
         "Address of the OpenAI-compatible server of the chat model. Where it is not set, a local Ollama is asked: "
         f"`{OLLAMA_URL}`.",
-        read_base_url,
+        parse_base_url,
     )
     chat_api_key: str | None = _setting(
         "LANCELOT_CHAT_API_KEY",
@@ -663,14 +663,14 @@ class Settings:
     chat_timeout: float = _setting(
         "LANCELOT_CHAT_TIMEOUT",
         "Seconds that the chat model may take for an answer, at most 600.",
-        read_seconds,
+        parse_seconds,
         default=120.0,
     )
     index_roots: tuple[str, ...] | None = _setting(
         "LANCELOT_INDEX_ROOTS",
         "Folders whose files a model may index with `lancedb_index`, absolute, joined by `:` (on Windows by `;`). The tool "
         "is there only where this is set; the command `index` does not need it.",
-        read_folders,
+        parse_folders,
     )
     passphrase: str | None = _setting(
         "LANCELOT_PASSPHRASE",
@@ -680,7 +680,7 @@ class Settings:
     log_level: str = _setting(
         "LANCELOT_LOG_LEVEL",
         f"What is logged to standard error: one of {', '.join(f'`{level}`' for level in LOG_LEVELS)}.",
-        functools.partial(read_choice, choices=LOG_LEVELS),
+        functools.partial(parse_choice, choices=LOG_LEVELS),
         default="info",
     )
 
@@ -712,6 +712,14 @@ NO_HOME = Path(os.devnull)
 """Stands for the home folder of an account that has none: nothing is found below it, and nothing can be made there."""
 
 
+SETTINGS_FILE = "settings.json"
+"""Below the configuration folder, what `init` writes: a JSON object by variable name."""
+CREDENTIALS_FILE = "credentials.json"
+"""The encrypted keys: a JSON object by host."""
+KEY_FILE = "credentials.key"
+"""The random key, KEY_BYTES long, that encrypts the keys if no passphrase is set."""
+
+
 def home_folder() -> Path:
     """Return the home folder of this account, or NO_HOME."""
     try:
@@ -730,11 +738,6 @@ def config_folder() -> Path:
         return NO_HOME / PROGRAM
 
 
-def settings_file(config_dir: Path) -> Path:
-    """Return the path of the file that `init` writes: a JSON object by variable name."""
-    return config_dir / "settings.json"
-
-
 def reason_of(error: BaseException) -> str:
     """Return a short reason for a sentence: the system's words if there are any, without paths."""
     return (isinstance(error, OSError) and error.strerror) or one_line(str(error)) or type(error).__name__
@@ -742,7 +745,7 @@ def reason_of(error: BaseException) -> str:
 
 def read_stored(config_dir: Path) -> tuple[dict[str, str], LancelotError | None]:
     """Return what the settings file holds, and what is wrong with it, or None."""
-    path, values, wrong = settings_file(config_dir), None, "is not a JSON object"
+    path, values, wrong = config_dir / SETTINGS_FILE, None, "is not a JSON object"
     try:
         if stat.S_ISREG(path.stat().st_mode):
             values = parse_json_object(path.read_text(encoding="utf-8-sig"))
@@ -871,7 +874,7 @@ def store_settings(config_dir: Path, values: Mapping[str, str]) -> Path:
     if secret := {setting.name for setting in SETTINGS if setting.secret} & set(values):
         raise ValueError(f"secrets do not belong in the settings file: {listed(secret)}")
     merged = {name: value for name, value in {**read_stored(config_dir)[0], **values}.items() if value}
-    path = settings_file(config_dir)
+    path = config_dir / SETTINGS_FILE
     write_private(path, clean_surrogates(json.dumps(merged, indent=2, ensure_ascii=False) + "\n").encode())
     return path
 
@@ -990,16 +993,6 @@ def keychain_read(host: str, *, may_prompt: bool = False) -> str | None:
     return _keychain("get_password", host, may_prompt=may_prompt)
 
 
-def credentials_file(config_dir: Path) -> Path:
-    """Return the path of the encrypted keys: a JSON object by host."""
-    return config_dir / "credentials.json"
-
-
-def key_file(config_dir: Path) -> Path:
-    """Return the path of the random key, KEY_BYTES long, that encrypts the keys if no passphrase is set."""
-    return config_dir / "credentials.key"
-
-
 STORE_AGAIN = "Run `init` again to store the key."
 KEY_BYTES = 32
 _SCRYPT = {"n": 2**16, "r": 8, "p": 2}
@@ -1007,7 +1000,7 @@ _SCRYPT = {"n": 2**16, "r": 8, "p": 2}
 
 
 def _sealed_entries(config_dir: Path) -> dict[str, Any]:
-    path, why = credentials_file(config_dir), "is damaged"
+    path, why = config_dir / CREDENTIALS_FILE, "is damaged"
     try:
         entries = parse_json_object(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -1020,7 +1013,7 @@ def _sealed_entries(config_dir: Path) -> dict[str, Any]:
 
 
 def _write_entries(config_dir: Path, entries: Mapping[str, Any]) -> None:
-    write_private(credentials_file(config_dir), (json.dumps(entries, indent=2) + "\n").encode())
+    write_private(config_dir / CREDENTIALS_FILE, (json.dumps(entries, indent=2) + "\n").encode())
 
 
 def _sealing_key(settings: Settings, salt: bytes, *, create: bool) -> bytes:
@@ -1029,7 +1022,7 @@ def _sealing_key(settings: Settings, salt: bytes, *, create: bool) -> bytes:
         from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
         return Scrypt(salt=salt, length=KEY_BYTES, **_SCRYPT).derive(settings.passphrase.encode())
-    path = key_file(settings.config_dir)
+    path = settings.config_dir / KEY_FILE
     try:
         if create and (not path.exists() or path.stat().st_size != KEY_BYTES):
             write_private(path, secrets.token_bytes(KEY_BYTES))
@@ -1161,7 +1154,7 @@ def forget_keys(settings: Settings, hosts: Iterable[str], *, interactive: bool) 
                 removed.append(f"the key for {host} in the system keychain")
     except LancelotError as error:
         reasons.append(str(error))
-    paths = (credentials_file(settings.config_dir), key_file(settings.config_dir))
+    paths = (settings.config_dir / CREDENTIALS_FILE, settings.config_dir / KEY_FILE)
     return removed + list(filter(None, map(remove_file, paths))), reasons
 
 
@@ -3164,22 +3157,16 @@ def list_sources(scope: Scope) -> list[SourceFile]:
 # alone; a failure is a sentence that never holds a key or the server's own words.
 
 
-MODEL_LENGTHS = {
-    "text-embedding-ada-002": 1536,
-    "text-embedding-3-small": 1536,
-    "text-embedding-3-large": 3072,
-    "all-MiniLM-L6-v2": 384,
-    "bge-small-en-v1.5": 384,
-    "multilingual-e5-small": 384,
-    "nomic-embed-text": 768,
-    "bge-base-en-v1.5": 768,
-    "embeddinggemma": 768,
-    "mxbai-embed-large": 1024,
-    "bge-m3": 1024,
-    "snowflake-arctic-embed2": 1024,
-    "qwen3-embedding:0.6b": 1024,
-    "qwen3-embedding:8b": 4096,
+MODELS = {
+    384: ("all-MiniLM-L6-v2", "bge-small-en-v1.5", "multilingual-e5-small"),
+    768: ("nomic-embed-text", "bge-base-en-v1.5", "embeddinggemma"),
+    1024: ("mxbai-embed-large", "bge-m3", "snowflake-arctic-embed2", "qwen3-embedding:0.6b"),
+    1536: ("text-embedding-ada-002", "text-embedding-3-small"),
+    3072: ("text-embedding-3-large",),
+    4096: ("qwen3-embedding:8b",),
 }
+"""Known models by the length of their vectors."""
+MODEL_LENGTHS = {model: length for length, models in MODELS.items() for model in models}
 CACHED_VECTORS = 256
 TEXTS_REFUSED = (400, 413, 422, 500)
 """Answers of HTTP that say that these texts are not taken: too many, too long, or one that the server stumbles over."""
@@ -3195,7 +3182,7 @@ Vector = array.array
 
 def models_of_length(length: int) -> str:
     """Return a clause naming the known models whose vectors have this length."""
-    known = [model for model, size in MODEL_LENGTHS.items() if size == length]
+    known = MODELS.get(length)
     return f"known models of length {length} are {listed(known)}" if known else f"no known model has length {length}"
 
 
@@ -3363,8 +3350,6 @@ class _Endpoint:
             raise self._failure(f"cannot be reached ({_connection_reason(error)})", "unreachable") from error
         except openai.APIStatusError as error:
             raise self._failure(self._status_reason(error.status_code, model), error.status_code) from error
-        except httpx2.TransportError as error:
-            raise self._failure(f"broke off its answer ({_connection_reason(error)})") from error
         except ImportError as error:  # what a SOCKS proxy needs is not inside
             raise self._failure("cannot be asked through the proxy that the environment names") from error
         except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, OSError) as error:
@@ -3448,7 +3433,7 @@ class Embedder(_Endpoint):
             known = {text: self._remembered[model, text] for text in texts if (model, text) in self._remembered}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
         if missing:
-            vectors = self.ask(missing, model)
+            vectors = self.request_vectors(missing, model)
             known |= {text: vector for text, vector in zip(missing, vectors, strict=True) if vector}
             if len(known) < len(set(texts)):
                 raise self._failure("answered with something that is no embedding")
@@ -3460,7 +3445,7 @@ class Embedder(_Endpoint):
                 self._remembered.popitem(last=False)
         return [known[text] for text in texts]
 
-    def ask(
+    def request_vectors(
         self, texts: list[str], model: str, *, seconds: float | None = None, retries: int = 0
     ) -> list[tuple[float, ...] | None]:
         """Return the vectors by one call, which is made again up to `retries` times if the server is busy or fails.
@@ -5278,7 +5263,7 @@ def check_key(status: Status) -> Iterator[Check]:
     yield Check("key", "ok", " ".join([place, *neutral]))
     for reason in lookup.unread:
         yield Check("key", "warning", str(reason), "Unlock or repair it, or set OPENAI_API_KEY.")
-    for path in (credentials_file(settings.config_dir), key_file(settings.config_dir)) if os.name != "nt" else ():
+    for path in (settings.config_dir / CREDENTIALS_FILE, settings.config_dir / KEY_FILE) if os.name != "nt" else ():
         with contextlib.suppress(OSError):
             mode = stat.S_IMODE(path.stat().st_mode)
             if mode & 0o077:
@@ -5453,9 +5438,9 @@ class Parameter:
             if self.type == "boolean":
                 raise ValueError("true or false")  # noqa: TRY301 - as the other parsers do
             if self.type == "integer":
-                return read_number("" if isinstance(value, bool) else text, low=self.low, high=self.high)
+                return parse_number("" if isinstance(value, bool) else text, low=self.low, high=self.high)
             text = self._parse_text(value)
-            return read_choice(text.strip(), choices=self.choices) if self.choices else text
+            return parse_choice(text.strip(), choices=self.choices) if self.choices else text
         except ValueError as error:
             shown = shorten(one_line(compact_json(json_safe(value))), 80)
             raise LancelotError(
@@ -5638,7 +5623,7 @@ def allowed_folder(folder: str, roots: Sequence[str] | None) -> tuple[Path, Path
     if not folder.strip():
         raise LancelotError("The folder is blank.", f"Give an absolute path inside {listed(roots)}.")
     try:
-        path = Path(read_path(folder))
+        path = Path(parse_path(folder))
         resolved = path.resolve() if path.is_absolute() else None
     except (OSError, RuntimeError, ValueError):
         resolved = None
@@ -6544,7 +6529,7 @@ def build_parser(given: str = "") -> argparse.ArgumentParser:
             if add_options:
                 add_options(command)
         if name not in ("init", "version", "verify", "cache", "demo"):
-            command.add_argument("--path", type=type_of_option(read_path), help="the LanceDB folder (LANCEDB_PATH)")
+            command.add_argument("--path", type=type_of_option(parse_path), help="the LanceDB folder (LANCEDB_PATH)")
         if name not in ("init", "verify", "cache"):
             command.add_argument("--json", action="store_true", help="print what the tool answers, for programs")
     return parser

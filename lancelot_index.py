@@ -76,14 +76,14 @@ from lancelot import (
     load_lancedb,
     load_settings,
     one_line,
+    parse_choice,
     parse_json_object,
+    parse_name,
+    parse_path,
     plural,
     print_answer,
     quote_text,
-    read_choice,
     read_index,
-    read_name,
-    read_path,
     reason_of,
     say,
     say_json,
@@ -1513,7 +1513,7 @@ class BulkEmbedder:
         if self.failure or self._stop.is_set():
             return [None] * len(texts)
         try:
-            vectors = self._embedder.ask(texts, model, seconds=BULK_SECONDS, retries=retries)
+            vectors = self._embedder.request_vectors(texts, model, seconds=BULK_SECONDS, retries=retries)
         except LancelotError as error:
             if error.kind != "refused-texts" or texts == [PLAIN_TEXT]:
                 self.failure = str(error)
@@ -2263,14 +2263,14 @@ def command_extract() -> int:
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
     def language(text: str) -> str:
-        return read_choice(text, choices=[name.lower() for name in LANGUAGES]).capitalize()
+        return parse_choice(text, choices=[name.lower() for name in LANGUAGES]).capitalize()
 
-    path, what = type_of_option(read_path), parser.add_mutually_exclusive_group(required=True)
+    path, what = type_of_option(parse_path), parser.add_mutually_exclusive_group(required=True)
     what.add_argument("folder", nargs="?", metavar="FOLDER", type=path, help="the folder of files to index")
     shown = "take what the table holds of this folder out of it, such as the old name of one that was renamed"
     what.add_argument("--forget", metavar="OLD", type=path, help=shown)
     shown = "the table to make or bring up to date (LANCEDB_TABLE)"
-    parser.add_argument("--table", type=type_of_option(read_name), help=shown)
+    parser.add_argument("--table", type=type_of_option(parse_name), help=shown)
     for option, verb in (("--include", "take only"), ("--exclude", "leave out")):
         shown = f"{verb} the files that this pattern matches, as in .gitignore; may be given several times"
         parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=shown)

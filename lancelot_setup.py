@@ -46,6 +46,7 @@ from lancelot import (
     PLAIN_TEXT,
     PROGRAM,
     SETTINGS,
+    SETTINGS_FILE,
     STATUS_SECONDS,
     STORES,
     ChatModel,
@@ -81,11 +82,11 @@ from lancelot import (
     load_settings,
     models_of_length,
     one_line,
+    parse_base_url,
     parse_json_object,
+    parse_name,
+    parse_path,
     plural,
-    read_base_url,
-    read_name,
-    read_path,
     read_status,
     read_stored,
     reason_of,
@@ -95,7 +96,6 @@ from lancelot import (
     say_json,
     say_lines,
     scheme_of,
-    settings_file,
     shown_path,
     store_settings,
     store_variables,
@@ -954,7 +954,7 @@ def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]
     if settings.origins["LANCEDB_PATH"] != "environment":
         suggested = _project_path(session) or suggested
     answer = _answer_to("LanceDB folder", suggested) if interactive and not options.path else suggested
-    path = _checked_answer("folder", answer, read_path)
+    path = _checked_answer("folder", answer, parse_path)
     base_url = options.base_url
     if base_url is None:
         base_url = settings.base_url or ""
@@ -964,7 +964,7 @@ def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]
         base_url = "" if base_url == "-" else base_url
     return {
         "LANCEDB_PATH": str(Path(path).absolute()) if path and not is_address(path) else path,
-        "OPENAI_BASE_URL": _checked_answer("server address", base_url, read_base_url),
+        "OPENAI_BASE_URL": _checked_answer("server address", base_url, parse_base_url),
         "EMBEDDING_MODEL": options.model or (settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""),
     }
 
@@ -1133,7 +1133,7 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
 def _show_stored(session: Session) -> int:
     settings = session.settings
     secret = {setting.name for setting in SETTINGS if setting.secret}
-    say(f"Settings file: {settings_file(settings.config_dir)}")
+    say(f"Settings file: {settings.config_dir / SETTINGS_FILE}")
     for name, value in read_stored(settings.config_dir)[0].items():
         say(f"  {name} = {'not shown' if name in secret else shown_path(one_line(value))}")
     lookup = Embedder(settings).lookup
@@ -1149,7 +1149,7 @@ def _forget_stored(session: Session) -> int:
     noted = read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()
     hosts = {*map(key_name, urls), *map(host_of, urls), *stored_hosts(settings.config_dir), *noted}
     keys, reasons = forget_keys(settings, sorted(hosts), interactive=sys.stdin.isatty())
-    removed = [*keys, *filter(None, [remove_file(settings_file(settings.config_dir))])]
+    removed = [*keys, *filter(None, [remove_file(settings.config_dir / SETTINGS_FILE)])]
     for line in (*(f"Removed: {thing}" for thing in removed), *reasons):
         say(line)
     if not removed:
@@ -1436,7 +1436,7 @@ def _refuse_word(_value: str) -> NoReturn:
 def _add_init(parser: argparse.ArgumentParser) -> None:
     # Declared so that argparse does not repeat in its complaint what may be a key.
     parser.add_argument("word", nargs="?", type=_refuse_word, help=argparse.SUPPRESS)
-    parser.add_argument("--path", type=type_of_option(read_path), help="the LanceDB folder")
+    parser.add_argument("--path", type=type_of_option(parse_path), help="the LanceDB folder")
     parser.add_argument(
         "--api-key-stdin", action="store_true", help="read the API key from the first line of standard input"
     )
@@ -1456,7 +1456,7 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--table", type=type_of_option(read_name), help="the table of calls that name none (LANCEDB_TABLE)"
+        "--table", type=type_of_option(parse_name), help="the table of calls that name none (LANCEDB_TABLE)"
     )
 
 

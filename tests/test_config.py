@@ -453,11 +453,11 @@ def test_no_text_in_any_variable_or_in_the_file_stops_the_settings(
 @given(st.from_regex(r"\Ahttps?://[^/?#]{1,20}(/[^?#]{0,20}){0,3}(\?[^#]{0,9})?\Z") | st.text(max_size=40))
 def test_a_base_url_that_is_read_is_read_again_as_itself(text: str) -> None:
     try:
-        read = lancelot.read_base_url(text)
+        read = lancelot.parse_base_url(text)
     except ValueError as error:
         assert str(error) == ADDRESS  # noqa: PT017 - whether it is raised depends on the text
         return
-    assert lancelot.read_base_url(read) == read
+    assert lancelot.parse_base_url(read) == read
     assert lancelot.host_of(read)
 
 

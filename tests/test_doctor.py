@@ -145,7 +145,7 @@ def test_on_a_machine_where_everything_is_wrong_each_check_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lancelot.file_write(make_settings(), "http://127.0.0.1:1", "sk-of-a-test")
-    lancelot.key_file(config_dir).chmod(0o666)
+    (config_dir / lancelot.KEY_FILE).chmod(0o666)
     folder = folder_copy("anythingllm")
     shutil.rmtree(folder / "python-peps.lance" / "_versions")
     wrong = {

@@ -73,7 +73,7 @@ def test_each_setting_that_is_wrong_has_its_own_line(make_searcher: MakeSearcher
 
 def test_a_settings_file_that_cannot_be_used_is_a_warning(make_searcher: MakeSearcher, config_dir: Path) -> None:
     config_dir.mkdir(parents=True)
-    file = lancelot.settings_file(config_dir)
+    file = config_dir / lancelot.SETTINGS_FILE
     file.write_text('{"OPENAI_API_KEY": "sk-secret"}')
     (secret,) = unwell(make_searcher(LANCEDB_PATH=FOLDER))
     assert (secret.status, secret.remedy) == ("warning", "Set OPENAI_API_KEY in the environment alone.")
@@ -218,7 +218,7 @@ def test_files_of_the_key_that_others_may_read_are_a_warning(
     place = "The key for api.openai.com is from the encrypted file."
     assert lines_of(lancelot.Searcher(settings), "key")[0] == ("ok", place)
     assert unwell(lancelot.Searcher(settings)) == []
-    path = lancelot.key_file(config_dir)
+    path = config_dir / lancelot.KEY_FILE
     path.chmod(0o644)
     (line,) = unwell(lancelot.Searcher(settings))
     assert line == Check("key", "warning", f"Others may use {path} (mode 0644).", f"Run: chmod 600 {path}")
@@ -229,7 +229,7 @@ def test_a_key_file_that_is_gone_is_a_warning(
 ) -> None:
     settings = make_settings(LANCEDB_PATH=DATABASES / "no-vector")
     lancelot.file_write(settings, "api.openai.com", "sk-of-a-test")
-    lancelot.key_file(config_dir).unlink()
+    (config_dir / lancelot.KEY_FILE).unlink()
     (line,) = unwell(lancelot.Searcher(settings))
     assert (line.name, line.status) == ("key", "warning")
     assert "cannot be read" in line.message
