@@ -4021,7 +4021,7 @@ _CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _CITATION = re.compile(
     r" ?(?P<bracket>[\[【［])(?![12]\d{3}[\]】］])\s*(?:(?:passage|source)s?\s+)?"
     r"(?P<numbers>\d{1,40}(?:\s*(?:,|;|&|and|-|–)\s*\d{1,40})*)\s*(?:†[^\]】］]{0,300})?[\]】］]"
-    r"(?P<link>(?:\(|\s\(\s*<?\w+:)(?:[^()\n]|\([^()\n]*\))*\))?",
+    r"(?:(?:\(|\s\(\s*<?\w+:)(?:[^()\n]|\([^()\n]*\))*\))?",
     re.IGNORECASE,
 )
 _WIDEST_RANGE = 50
@@ -4051,9 +4051,8 @@ def parse_citations(text: str, passages: int) -> tuple[str, tuple[int, ...], tup
         kept = [number for number in numbers if 1 <= number <= passages]
         cited.update(dict.fromkeys(kept))
         removed.update(dict.fromkeys(number for number in numbers if number not in kept))
-        if (
-            kept == list(numbers) and match["bracket"] == "[" and match[0].endswith("]")
-        ):  # no other bracket, and no link
+        is_plain = match["bracket"] == "[" and match[0].endswith("]")  # no other bracket, and no link
+        if is_plain and kept == list(numbers):
             return match[0]
         return f"{' ' * match[0].startswith(' ')}[{', '.join(map(str, kept))}]" if kept else ""
 
@@ -4118,13 +4117,7 @@ Ranked = tuple[Ranking, RanSearch, list[str]]
 class Searcher:
     """Answers requests about one folder with one embedder and one chat model."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: Store | None = None,
-        embedder: Embedder | None = None,
-        chat: ChatModel | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, *, embedder: Embedder | None = None) -> None:
         self.settings = settings
         length = settings.embedding_dimensions if settings.is_set("EMBEDDING_DIMENSIONS") else None
         service = {
@@ -4132,9 +4125,9 @@ class Searcher:
             "region": settings.database_region,
             "host_override": settings.database_host,
         }
-        self.store = store or Store(settings.path, embedding_length=length, service=service)
+        self.store = Store(settings.path, embedding_length=length, service=service)
         self.embedder = embedder or Embedder(settings)
-        self.chat = chat or ChatModel(settings)
+        self.chat = ChatModel(settings)
         self._counted: dict[tuple[str, str], tuple[Any, str]] = {}
 
     # One search.
@@ -4228,8 +4221,9 @@ class Searcher:
                 reason = f"the full-text index failed ({shorten(error.cause.rstrip('.'), 200)})"
         notes = []
         if ranking is None:
-            (ranking, missing), by_phrase = rank_terms(scope, terms, by_share=False), False
-            missing = missing if alone and ranking.rows else ()
+            ranking, absent = rank_terms(scope, terms, by_share=False)
+            missing = absent if alone and ranking.rows else ()
+            by_phrase = False
             notes += [f"BM25 ran over the texts themselves, since {reason}."] if reason and ranking.rows else []
         if phrases and not by_phrase:
             notes = ["The quoted phrase was searched as words, since no index keeps positions.", *notes]
@@ -4350,8 +4344,8 @@ class Searcher:
         scope = self._open(table, needs_text=False)
         rows = scope.layout.rows
         if rows > MAX_COUNTED_ROWS and not scope.layout.is_own:
-            large = f"Files and file types are not counted over more than {MAX_COUNTED_ROWS:,} rows; lancedb_files lists them."
-            return Stats(table, rows, left_out=large)
+            why = f"Files and file types are not counted over more than {MAX_COUNTED_ROWS:,} rows; lancedb_files lists them."
+            return Stats(table, rows, left_out=why)
         files = list_sources(scope)
         types: Counter[str] = Counter()
         for file in files:
@@ -4376,8 +4370,10 @@ class Searcher:
         best: SearchType = "hybrid" if self.embedder.available else "fts"
         # More than were asked for, since some may repeat others.
         page = self.search(SearchRequest(query, min(3 * limit, MAX_LIMIT), best, table=table, conditions=conditions))
-        passages, question = self._passages(page, limit), question[:MAX_QUERY]
-        answer = Answer(question, NOT_ANSWERED, False, passages, (), model, page.table, page.ran, 0, page.notes)
+        passages = self._passages(page, limit)
+        answer = Answer(
+            question[:MAX_QUERY], NOT_ANSWERED, False, passages, (), model, page.table, page.ran, 0, page.notes
+        )
         return replace(self._answered(answer), seconds=time.monotonic() - began)
 
     def _passages(self, page: Page, limit: int) -> tuple[Passage, ...]:
@@ -4441,11 +4437,13 @@ class Searcher:
         """A status with what can be said of the folder's tables."""
         names = self.store.table_names()
         scopes, unreadable = self._open_all(names)
-        default, problem, vectorless, began = None, "", dict[str, str](), time.monotonic()
+        default, problem = None, ""
         try:
             default = self._named_table(None, names) or self._only_table(scopes, unreadable).layout.table
         except LancelotError as error:
             problem = str(error) if self.settings.is_set("LANCEDB_TABLE") else ""
+        vectorless: dict[str, str] = {}
+        began = time.monotonic()
         for scope in scopes if status.embeddings else ():
             layout = scope.layout
             if layout.text and layout.vector and time.monotonic() < began + COUNT_SECONDS:
