@@ -432,7 +432,7 @@ _DEFINITION = re.compile(
     |(?:(?:let|var)\s+)?([\w$.]+)\s*(?::[^=]*)?(?:=|<-)\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*(?::[^=]*)?=>|[\w$]+\s*=>)
     |(?!(?:return|if|else|elif|elsif|for|foreach|while|switch|case|new|throw|delete|goto|using|typedef|do|catch|await|yield
         |import|from|when|match|assert|print|echo|in|not|and|or|unless|until|with|raise|except|try|end)\b)
-        (?:{_TYPE}*(?:\*\s*)?([~\#]?[A-Za-z_$][\w$:~.-]*)\s*\((?!.*(?:=>|\bfunction\b))[^;]*\{{\s*$
+        (?:(?!.*(?:=>|\b(?:function|new)\b)){_TYPE}*(?:\*\s*)?([~\#]?[A-Za-z_$][\w$:~.-]*)\s*\([^;]*\{{\s*$
         |(?P<loose>)(?:{_TYPE}+(~?[A-Za-z_][\w:~]*)|([A-Za-z_]\w*::~?[\w:~]+)|([\w.:-]+)(?=\s*\(\)))\s*\([^;]*$))
     """,
     re.VERBOSE,
@@ -527,7 +527,8 @@ class _HtmlText(html.parser.HTMLParser):
         self._preformatted = 0
         self._hidden: list[str] = []
         self._headers: list[str | None] = []  # of each open table; None while its first row is still to come
-        self._cells: set[str] = set()
+        self._cells: set[str] = set()  # the tags of the line's cells
+        self._divided = False
         self._in_head = False
 
     def handle_data(self, data: str) -> None:
@@ -536,7 +537,11 @@ class _HtmlText(html.parser.HTMLParser):
         for number, line in enumerate(data.split("\n") if self._preformatted else [data]):
             if number:
                 self.flush()
-            if not self._line and line and not line.isspace():
+            if self._divided and line.strip():
+                cells = self._cells
+                self.flush()
+                self._cells = cells  # the row goes on
+            if not self._line and line.strip():
                 self._line = self.getpos()[0] + number + line[: len(line) - len(line.lstrip())].count("\n")
             self._parts.append(line)
 
@@ -560,6 +565,7 @@ class _HtmlText(html.parser.HTMLParser):
         elif tag in ("td", "th"):
             self._parts.append(" | " if self._line else "")
             self._cells.add(tag)
+            self._divided = False
         elif tag == "li":
             self._parts.append("- ")
         elif tag == "img" and attributes.get("alt"):
@@ -578,9 +584,10 @@ class _HtmlText(html.parser.HTMLParser):
             self._headers.pop()
 
     def _break_at(self, tag: str, *, opens: bool) -> None:
-        # The paragraphs of a cell do not divide its row.
-        if tag not in _BREAKS or (self._cells and tag in ("p", "div")):
-            self._parts.append(" " if tag in _BREAKS else "")
+        if tag not in _BREAKS:
+            return
+        if self._cells and tag in ("br", "div", "p"):  # which divides a row only where more text of the cell follows
+            self._divided = self._divided or bool(self._parts[-1].strip(" |\n"))
             return
         self.flush()
         self._tag = tag if opens and re.fullmatch("title|h[1-6]", tag) else ""
@@ -602,7 +609,7 @@ class _HtmlText(html.parser.HTMLParser):
             if self._headers and self._cells:
                 self._headers[-1] = header or ""
             self.sections.append(Section(text, title, self._line, header=header or ""))
-        self._parts, self._cells, self._line, self._tag = [], set(), 0, ""
+        self._parts, self._cells, self._line, self._tag, self._divided = [], set(), 0, "", False
 
 
 def html_document(text: str) -> Document:

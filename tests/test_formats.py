@@ -274,6 +274,11 @@ def test_what_a_page_does_not_show_is_not_read(hidden: str) -> None:
     ]
 
 
+def test_a_row_is_one_line_and_paragraphs_in_its_cells_are_lines_of_it() -> None:
+    table = "<table><tr><td><p>a</p></td><td><p>b</p><td><p>c<br>d</p><p>e</p></td><td>f</table>"
+    assert [section.text for section in read("a.html", table).sections] == ["a | b | c", "d", "e | f"]
+
+
 def test_what_a_search_in_the_page_would_show_is_read() -> None:
     assert read("a.html", "<div hidden=until-found>yes</div>").sections[0].text == "yes"
 
