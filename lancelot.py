@@ -5396,8 +5396,8 @@ DETECTED_DEFAULTS = ("LANCEDB_TABLE", "LANCEDB_TEXT_COLUMN", "LANCEDB_VECTOR_COL
 class Parameter:
     """One argument of a tool. `default` is a value, or the name of the setting that holds it.
 
-    A string may also be given as a number where `numbers` is set, or where `objects` is, as an object instead of its
-    JSON; it has at most `characters`, any number where that is 0.
+    A string may also be given as a number where `numbers` is set; where `objects` is, it is the JSON of a filter, or that as
+    an object. It has at most `characters`, any number where that is 0. `keyword` is what `Tool.run` calls it, if not as here.
     """
 
     name: str
@@ -5411,6 +5411,7 @@ class Parameter:
     numbers: bool = False
     objects: bool = False
     characters: int = MAX_NAME
+    keyword: str = ""
 
     def default_value(self, settings: Settings) -> Any:
         """Return the default in force, or None if there is none."""
@@ -5427,7 +5428,7 @@ class Parameter:
         default = None if self.default in DETECTED_DEFAULTS else self.default_value(settings)
         return schema if default is None else schema | {"default": default}
 
-    def parse(self, value: Any) -> str | int | bool:
+    def parse(self, value: Any) -> str | int | bool | Mapping[str, Any] | None:
         """Return the value as its type, numbers also from strings or 5.0; LancelotError names what is allowed."""
         text = str(value).strip() if isinstance(value, str | int | float) else ""
         try:
@@ -5438,6 +5439,8 @@ class Parameter:
             if self.type == "integer":
                 return parse_number("" if isinstance(value, bool) else text, low=self.low, high=self.high)
             text = self._parse_text(value)
+            if self.objects:
+                return parse_filter(text)
             return parse_choice(text.strip(), choices=self.choices) if self.choices else text
         except ValueError as error:
             shown = shorten(one_line(compact_json(json_safe(value))), 80)
@@ -5489,6 +5492,7 @@ _FILTER = Parameter(
     "Nested values by path, such as metadata.source. lancedb_status with verbose names the columns.",
     objects=True,
     characters=MAX_FILTER,
+    keyword="conditions",
 )
 
 
@@ -5496,7 +5500,8 @@ _FILTER = Parameter(
 class Tool:
     """One tool: what a model reads of it, its parameters, and what a call runs.
 
-    `run` gives what was asked for, `text` that as an answer for a model, `lines` for a person. A tool is offered if the
+    `run` gives what was asked for: it takes the searcher, and the arguments by keyword. `text` makes an answer for a model of
+    that, `lines` for a person. A tool is offered if the
     setting is set that it `needs`; "" needs none. One that `writes` runs as a process of its own.
     """
 
@@ -5504,7 +5509,7 @@ class Tool:
     title: str
     description: str
     parameters: tuple[Parameter, ...]
-    run: Callable[[Searcher, Mapping[str, Any]], Any]
+    run: Callable[..., Any]
     text: Callable[[Any], str] = str
     lines: Callable[[Any], str] = str
     reaches_out: bool = False
@@ -5520,7 +5525,7 @@ class Tool:
         } | ({"additionalProperties": False} if self.parameters else {})
 
     def parse_arguments(self, arguments: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-        """Return every parameter's value, defaults filled in; LancelotError names the argument and what is allowed.
+        """Return the value of every parameter by its keyword, with the defaults; LancelotError names what is allowed.
 
         A null, and a blank optional string, count as left out. A tool without parameters takes anything.
         """
@@ -5532,67 +5537,26 @@ class Tool:
             )
         values: dict[str, Any] = {}
         for parameter in self.parameters:
+            keyword = parameter.keyword or re.sub(r"[A-Z]", lambda capital: f"_{capital[0].lower()}", parameter.name)
             given = arguments.get(parameter.name)
             if given is None or (given == "" and not parameter.required):
-                values[parameter.name] = "" if parameter.required else parameter.default_value(settings)
+                values[keyword] = "" if parameter.required else parameter.default_value(settings)
             else:
-                values[parameter.name] = parameter.parse(given)
+                values[keyword] = parameter.parse(given)
         return values
 
 
-def run_search(searcher: Searcher, arguments: Mapping[str, Any]) -> Page:
-    """One page of hits."""
-    return searcher.search(
-        SearchRequest(
-            query=arguments["query"],
-            limit=arguments["limit"],
-            search_type=arguments["searchType"],
-            offset=arguments["offset"],
-            conditions=parse_filter(arguments["filter"]),
-            table=arguments["table"],
-            text_column=arguments["textColumn"],
-            vector_column=arguments["vectorColumn"],
-        )
-    )
-
-
-def run_query(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
-    """A Markdown block within its budget."""
-    budget = arguments["contextBudget"]
-    limit, table, conditions = arguments["limit"], arguments["table"], parse_filter(arguments["filter"])
-    if arguments["warmStart"]:
-        return overview_block(searcher.overview(limit=limit, table=table, conditions=conditions), budget=budget)
-    if not arguments["question"].strip():
+def run_query(searcher: Searcher, *, question: str, budget: int, warm_start: bool, limit: int, **scope: Any) -> str:
+    """A Markdown block within its budget; `scope` is the table and the conditions."""
+    if warm_start:
+        return overview_block(searcher.overview(limit=limit, **scope), budget=budget)
+    if not question.strip():
         raise LancelotError("The question is blank.", "Give a question, or set warmStart for an overview.")
-    question, search_type = arguments["question"], searcher.settings.search_type
-    request = SearchRequest(question, limit, search_type, table=table, conditions=conditions)
+    request = SearchRequest(question, limit, searcher.settings.search_type, **scope)
     return context_block(searcher.search(request), budget=budget)
 
 
-def run_read(searcher: Searcher, arguments: Mapping[str, Any]) -> ChunkInContext:
-    """A chunk with its neighbours."""
-    given = dict(arguments)
-    return searcher.read(given.pop("id"), **given)
-
-
-def run_files(searcher: Searcher, arguments: Mapping[str, Any]) -> FilePage:
-    """The sources of a table."""
-    limit, offset = arguments["limit"], arguments["offset"]
-    return searcher.files(limit=limit, offset=offset, file_type=arguments["fileType"], table=arguments["table"])
-
-
-def run_ask(searcher: Searcher, arguments: Mapping[str, Any]) -> Answer:
-    """The answer of the chat model."""
-    table, conditions = arguments["table"], parse_filter(arguments["filter"])
-    return searcher.ask(arguments["question"], limit=arguments["topK"], table=table, conditions=conditions)
-
-
-def run_status(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
-    """The status as JSON, whatever is broken."""
-    return status_json(examined_status(searcher), verbose=arguments["verbose"])
-
-
-def run_version(searcher: Searcher, _arguments: Mapping[str, Any]) -> str:
+def run_version(searcher: Searcher) -> str:
     """The versions and what is enabled, as JSON, whatever is broken."""
     from mcp.types.version import LATEST_HANDSHAKE_VERSION, LATEST_PROTOCOL_VERSION
 
@@ -5634,14 +5598,14 @@ def allowed_folder(folder: str, roots: Sequence[str] | None) -> tuple[Path, Path
     return resolved, max(around, key=lambda root: len(root.parts))
 
 
-def run_index_options(searcher: Searcher, arguments: Mapping[str, Any]) -> str:
+def run_index_options(searcher: Searcher, *, folder: str, force: bool) -> str:
     """The options for the process that indexes, as JSON: nothing is written here."""
     settings = searcher.settings
-    folder, root = allowed_folder(arguments["folder"], settings.index_roots)
-    options = [str(folder), "--within", str(root), "--table", settings.table]
+    path, root = allowed_folder(folder, settings.index_roots)
+    options = [str(path), "--within", str(root), "--table", settings.table]
     if settings.path and not is_address(settings.path):
         options += ["--path", settings.path]
-    return compact_json([*options, *(["--force"] if arguments["force"] else [])])
+    return compact_json([*options, *(["--force"] if force else [])])
 
 
 TOOLS = (
@@ -5686,7 +5650,7 @@ TOOLS = (
                 "Column holding the vectors. Leave it out: LANCEDB_VECTOR_COLUMN or found by itself.",
             ),
         ),
-        run_search,
+        lambda searcher, **request: searcher.search(SearchRequest(**request)),
         search_json,
         search_lines,
         reaches_out=True,
@@ -5706,6 +5670,7 @@ TOOLS = (
                 low=MIN_BUDGET,
                 high=MAX_BUDGET,
                 default="LANCEDB_CONTEXT_BUDGET",
+                keyword="budget",
             ),
             Parameter(
                 "warmStart",
@@ -5727,13 +5692,20 @@ TOOLS = (
         "in their order. Use it when a snippet is not enough, or to read on around it. A chunk too long for one answer "
         "goes on at nextOffset.",
         (
-            Parameter("id", "string", "The id of a hit, as lancedb_search gave it.", required=True, numbers=True),
+            Parameter(
+                "id",
+                "string",
+                "The id of a hit, as lancedb_search gave it.",
+                required=True,
+                numbers=True,
+                keyword="identity",
+            ),
             Parameter("table", "string", _TABLE_HELP.format(verb="read")),
             _neighbours("before"),
             _neighbours("after"),
             _offset("characters of the chunk to pass over: nextOffset of the answer before"),
         ),
-        run_read,
+        Searcher.read,
         chunk_json,
         chunk_lines,
     ),
@@ -5748,7 +5720,7 @@ TOOLS = (
             _limit("sources"),
             _offset("sources to pass over: nextOffset of the page before"),
         ),
-        run_files,
+        Searcher.files,
         files_json,
         files_lines,
     ),
@@ -5768,11 +5740,12 @@ TOOLS = (
                 low=1,
                 high=MAX_PASSAGES,
                 default=3,
+                keyword="limit",
             ),
             Parameter("table", "string", _TABLE_HELP.format(verb="ask")),
             _FILTER,
         ),
-        run_ask,
+        Searcher.ask,
         answer_json,
         answer_lines,
         reaches_out=True,
@@ -5806,7 +5779,7 @@ TOOLS = (
                 "verbose", "boolean", "Include the column names and types of each table, for filters.", default=False
             ),
         ),
-        run_status,
+        lambda searcher, verbose: status_json(examined_status(searcher), verbose=verbose),
     ),
     Tool(
         "lancedb_version",
@@ -5893,7 +5866,7 @@ def failure_text(tool: Tool, error: Exception) -> str:
 def call_tool(tool: Tool, searcher: Searcher, arguments: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the text that answers a call, and whether it is an error. Never raises: this is the edge around a tool."""
     try:
-        return tool.text(tool.run(searcher, tool.parse_arguments(arguments, searcher.settings))), False
+        return tool.text(tool.run(searcher, **tool.parse_arguments(arguments, searcher.settings))), False
     except Exception as error:  # noqa: BLE001 - the edge around a tool
         return failure_text(tool, error), True
 
@@ -6386,7 +6359,7 @@ def command_tool(session: Session) -> int:
     arguments = tool.parse_arguments(
         {parameter.name: getattr(session.arguments, parameter.name) for parameter in tool.parameters}, session.settings
     )
-    result = tool.run(Searcher(session.settings), arguments)
+    result = tool.run(Searcher(session.settings), **arguments)
     print_answer(
         session,
         as_json=lambda: compact_json({"context": result}) if isinstance(result, str) else tool.text(result),
@@ -6409,7 +6382,7 @@ def command_version(session: Session) -> int:
     """`version`: the version, or the tool's JSON."""
     print_answer(
         session,
-        as_json=lambda: run_version(Searcher(session.settings), {}),
+        as_json=lambda: run_version(Searcher(session.settings)),
         as_lines=lambda: f"{PROGRAM} {__version__}",
     )
     return 0

@@ -752,7 +752,7 @@ def test_the_tool_is_listed_where_a_chat_model_is_set(make_settings: MakeSetting
     top = tool.input_schema["properties"]["topK"]
     assert (top["minimum"], top["maximum"], top["default"]) == (1, 20, 3)
     for settings, there in ((without, False), (make_settings(LANCELOT_CHAT_MODEL="m"), True)):
-        version = json.loads(lancelot.run_version(lancelot.Searcher(settings), {}))
+        version = json.loads(lancelot.run_version(lancelot.Searcher(settings)))
         assert ("lancedb_ask" in version["enabled"]["tools"]) is there
 
 

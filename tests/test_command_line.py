@@ -113,7 +113,7 @@ def test_the_version_is_one_line(run: Run) -> None:
 
 def test_the_version_for_programs_is_what_the_tool_answers(run: Run, make_searcher: Callable[..., Any]) -> None:
     ended = run("version", "--json")
-    assert json.loads(ended.out) == json.loads(lancelot.run_version(make_searcher(), {}))
+    assert json.loads(ended.out) == json.loads(lancelot.run_version(make_searcher()))
 
 
 # --- search, query, status

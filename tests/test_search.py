@@ -548,7 +548,7 @@ def test_auto_finds_rows_without_a_vector_by_their_words(
     assert page.notes == (told,)
     pages = [ask(searcher, query, "auto", limit=1, offset=place) for place in range(page.ranked)]
     assert [hit.id for one in pages for hit in one.hits] == [hit.id for hit in page.hits]
-    block = lancelot.run_query(searcher, searcher_arguments("lancedb_query", searcher, question=query))
+    block = lancelot.run_query(searcher, **searcher_arguments("lancedb_query", searcher, question=query))
     assert f"```text\n{query}\n```" in block
     assert told in block
 

@@ -1253,7 +1253,7 @@ def test_no_call_changes_a_byte_or_a_time_of_the_folder(  # noqa: PLR0913, PLR09
             }
             names = {parameter.name for parameter in tool.parameters}
             arguments = {key: value for key, value in given_arguments.items() if key in names}
-            assert tool.text(tool.run(searcher, tool.parse_arguments(arguments, searcher.settings)))
+            assert tool.text(tool.run(searcher, **tool.parse_arguments(arguments, searcher.settings)))
         searcher.overview(limit=5, table=table)
         searcher.search(SearchRequest("python", 5, "text", table=table))
     assert stamps(folder) == before

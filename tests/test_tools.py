@@ -493,16 +493,16 @@ def test_arguments_are_read_or_refused_in_a_sentence_whatever_they_are(
     tool = lancelot.find_tool("lancedb_search")
     assert tool is not None
     refusals: list[str] = []
-    values: dict[str, Any] = {"limit": 1, "searchType": "auto", "offset": 0}
+    values: dict[str, Any] = {"limit": 1, "search_type": "auto", "offset": 0}
     try:
         values = tool.parse_arguments(arguments, make_settings())
-        assert set(values) == set(SPECIFIED["lancedb_search"])
+        assert set(values) == {field.name for field in dataclasses.fields(lancelot.SearchRequest)}
     except lancelot.LancelotError as error:
         refusals.append(str(error))
     assert all(sentence.encode().endswith(b".") and "\n" not in sentence for sentence in refusals)
     assert 1 <= values["limit"] <= 200
     assert 0 <= values["offset"] <= 10_000_000
-    assert values["searchType"] in lancelot.SEARCH_TYPES
+    assert values["search_type"] in lancelot.SEARCH_TYPES
 
 
 # Errors
@@ -540,7 +540,7 @@ def test_an_unknown_tool_is_refused_with_the_existing_ones(make_settings: MakeSe
 def broken_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tool fails by a defect whose text must not get out."""
 
-    def fail(*_: object) -> str:
+    def fail(*_: object, **__: object) -> str:
         message = "/secret/path and sk-secret"
         raise KeyError(message)
 

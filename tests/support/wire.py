@@ -213,7 +213,7 @@ def patched_program(folder: Path, body: str) -> tuple[str, ...]:
         "import lancelot",
         "def answer_with(name, function):",
         "    lancelot.TOOLS = tuple(",
-        "        dataclasses.replace(tool, run=lambda *_: function(), text=str) if tool.name == name else tool",
+        "        dataclasses.replace(tool, run=lambda *_, **__: function(), text=str) if tool.name == name else tool",
         "        for tool in lancelot.TOOLS",
         "    )",
         body,
