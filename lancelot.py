@@ -5310,12 +5310,15 @@ def check_machine(_status: Status) -> Iterator[Check]:
 MACHINE_CHECKS = (Examination("machine", check_machine), Examination("disk space", check_disk))
 """What `init` looks at before it asks anything."""
 
-CHECKS = (
-    *MACHINE_CHECKS,
-    Examination("settings", check_settings),
+FOLDER_CHECKS = (
     Examination("folder", check_database_folder),
     Examination("tables", check_tables),
     Examination("columns", check_columns),
+)
+CHECKS = (
+    *MACHINE_CHECKS,
+    Examination("settings", check_settings),
+    *FOLDER_CHECKS,
     Examination("indexes", check_indexes),
     Examination("key", check_key),
 )

@@ -38,6 +38,7 @@ from urllib.parse import quote
 
 from lancelot import (
     CHECKS,
+    FOLDER_CHECKS,
     KEY_HOSTS,
     MACHINE_CHECKS,
     MAX_SECONDS,
@@ -57,6 +58,7 @@ from lancelot import (
     KeyLookup,
     LancelotError,
     Searcher,
+    SearchRequest,
     Session,
     Settings,
     Status,
@@ -68,6 +70,7 @@ from lancelot import (
     clean_surrogates,
     compact_json,
     examine,
+    examined_status,
     file_sum,
     find_key,
     forget_keys,
@@ -83,7 +86,6 @@ from lancelot import (
     models_of_length,
     one_line,
     parse_base_url,
-    parse_json_object,
     parse_name,
     parse_path,
     plural,
@@ -96,7 +98,9 @@ from lancelot import (
     say_json,
     say_lines,
     scheme_of,
+    search_lines,
     shown_path,
+    status_lines,
     store_settings,
     store_variables,
     stored_hosts,
@@ -798,9 +802,10 @@ def check_keychain(status: Status) -> Iterator[Check]:
         yield Check("keychain", "ok", "The system keychain answers.")
 
 
+EMBEDDING_CHECK = Examination("embeddings", check_embeddings, seconds=60)
 LIVE_CHECKS = (
     Examination("keychain", check_keychain),
-    Examination("embeddings", check_embeddings, seconds=60),
+    EMBEDDING_CHECK,
     Examination("chat model", check_chat, seconds=MAX_SECONDS + 5),  # its own limit is what the person set
 )
 """What `doctor` alone looks at, after all that the status does."""
@@ -863,19 +868,26 @@ def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
     return checks
 
 
+def report(status: Status, examinations: Iterable[Examination]) -> list[Check]:
+    """Say what checks say as they come, and return it."""
+    checks = []
+    for check in examine(status, examinations):
+        say(check_lines(check))
+        checks.append(check)
+    return checks
+
+
 def command_doctor(session: Session) -> int:
     """`doctor`: every check, a line each as it comes; exit code 1 where one failed."""
-    as_json = session.arguments.json
     # Whether the folder can be read was looked at already, in the same environment.
     server = Examination("server", lambda _status: check_server(session)[:1], SERVER_SECONDS + ENDING_SECONDS)
-    checks: list[Check] = []
-    for check in examine(read_status(Searcher(session.settings)), (*CHECKS, *LIVE_CHECKS, server)):
-        checks.append(check)
-        if not as_json:
-            say(check_lines(check))
-    if as_json:
+    examinations = (*CHECKS, *LIVE_CHECKS, server)
+    status = read_status(Searcher(session.settings))
+    if session.arguments.json:
+        checks = list(examine(status, examinations))
         say_json(compact_json({"lancelot": __version__, "health": [check_object(check) for check in checks]}))
     else:
+        checks = report(status, examinations)
         say(f"\n{verdict(checks)}")
     return int(any(check.status == "failed" for check in checks))
 
@@ -983,21 +995,6 @@ def _key_to_store(session: Session, *, interactive: bool) -> str:
         return getpass.getpass("API key, not shown (blank to keep what is stored, or for none): ", sys.stderr).strip()
     except EOFError as error:
         raise _input_ended() from error
-
-
-def _report_folder(settings: Settings) -> None:
-    """Say which tables a folder holds; LancelotError where it cannot be searched."""
-    status = Searcher(settings, embedder=Embedder(settings, key=lambda _: KeyLookup(None))).status()
-    if status.error:
-        raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
-    say(f"Folder {shown_path(settings.path or '')}: {plural(len(status.tables), 'table')}")
-    for layout in status.tables:
-        kind = "text and vectors" if layout.text and layout.vectors else "text" if layout.text else "vectors only"
-        say(f"  {layout.table}: {plural(layout.rows, 'row')}, {kind}")
-    for name, error in status.unreadable.items():
-        say(f"  {name}: {error.cause}")
-    if not status.tables and not status.unreadable:
-        say("warning: there is nothing to search in it yet; a LanceDB folder holds folders that end in .lance.")
 
 
 def _store_answers(
@@ -1157,24 +1154,17 @@ def _forget_stored(session: Session) -> int:
     return 0
 
 
-def _report_machine(session: Session) -> int:
-    """Say how this machine is; return 1 if a check failed. LancelotError where nothing would work on it."""
-    checks = list(examine(unread_status(session.settings), MACHINE_CHECKS))
-    for check in checks:
-        say(check_lines(check))
-    failed = [check.name for check in checks if check.status == "failed"]
-    if "processor" in failed:
-        raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
-    return int(bool(failed))
-
-
 def _set_up(session: Session) -> int:
     """Ask for what is not given, try it, store it, and name the server in clients or say how."""
     options = session.arguments
     interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
-    failed = _report_machine(session)
+    failed = [
+        check.name for check in report(unread_status(session.settings), MACHINE_CHECKS) if check.status == "failed"
+    ]
+    if "processor" in failed:
+        raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
     values = _settings_to_store(session, interactive=interactive)
     if not values["LANCEDB_PATH"]:
         raise LancelotError("No folder to search is known.", "Give it: `init --path FOLDER`.")
@@ -1183,19 +1173,19 @@ def _set_up(session: Session) -> int:
     environ = {name: value for name, value in session.environ.items() if name not in values}
     environ |= {"OPENAI_API_KEY": key} if key else {}
     trial = load_settings(environ, session.settings.config_dir, answers=values)
-    _report_folder(trial)
-    checks = list(check_embeddings(read_status(Searcher(trial))))
-    for check in checks:
-        say(f"{'ok:     ' if check.status == 'ok' else 'warning:'} {check.message}")
+    status = read_status(Searcher(trial))
+    if status.error:
+        raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
+    checks = report(status, (*FOLDER_CHECKS, EMBEDDING_CHECK))
     if key and any(check.refused for check in checks) and find_key(replace(trial, api_key=None)).key:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""
     _store_answers(session, trial, values, key, interactive=interactive)
     if options.client:
-        return _write_clients(session, values, key) or failed
+        return _write_clients(session, values, key) or int(bool(failed))
     _print_client_entries(session.command, _entry_variables(session, values))
     _say_store_secrets(session, values)
-    return failed
+    return int(bool(failed))
 
 
 def command_init(session: Session) -> int:
@@ -1330,23 +1320,16 @@ DEMO_QUERY = "encryption"
 """The documentation has this word in other forms only, such as `encrypted`, which full-text search alone knows."""
 
 
-def documentation() -> str:
-    """The README, which stands beside the module, or in the metadata of the package that the module came with."""
-    import importlib.metadata
-
-    readme = Path(__file__).with_name("README.md")
-    if readme.is_file():
-        return readme.read_text(encoding="utf-8")
-    return importlib.metadata.metadata(PROGRAM)["Description"]
-
-
 def _index_documentation(session: Session, folder: Path) -> str:
-    """Index the documentation by this program's own command and return what it says. No key is looked for."""
+    """Index the README by this program's own command and return what it says. No key is looked for."""
+    import importlib.metadata
     import subprocess
 
-    docs = folder / "docs"
+    readme, docs = Path(__file__).with_name("README.md"), folder / "docs"
     docs.mkdir()
-    (docs / "README.md").write_text(documentation(), encoding="utf-8")
+    # The package that the module came with has it in its metadata.
+    packed = "" if readme.is_file() else importlib.metadata.metadata(PROGRAM)["Description"]
+    (docs / "README.md").write_text(packed or readme.read_text(encoding="utf-8"), encoding="utf-8")
     options = ["--path", str(folder / "db"), "--table", DEMO_TABLE, "--no-vectors"]
     known = {setting.name for setting in SETTINGS}
     environ = {name: value for name, value in session.environ.items() if name not in known}
@@ -1363,29 +1346,24 @@ def _index_documentation(session: Session, folder: Path) -> str:
     return done.stdout.rstrip("\n")
 
 
-def _demo_lines(text: str) -> Iterator[str]:
-    """The answer of a tool for a person: of JSON, the tables and their health, or the hits."""
-    answer = parse_json_object(text)
-    if answer is None:
-        yield text.rstrip("\n")
-    elif "tables" in answer:
-        for table in answer["tables"]:
-            yield f"table: {table['name']}, {plural(table['rows'], 'row')}; searches: {', '.join(table['searchTypes'])}"
-        yield from (f"{check['name']}: {check['message']}" for check in answer["health"])
-    else:
-        yield f"{answer['searchType']} search of {answer['table']}: {plural(answer['shown'], 'hit')}"
-        yield from [answer["hint"]] if "hint" in answer else []
-        for number, hit in enumerate(answer["hits"], 1):
-            yield f"{number}. {hit['title']}  {hit['score']:.3f}"
-            yield f"   {hit['snippet']}"
+def _demo_lines(searcher: Searcher, tool: str, given: Mapping[str, Any]) -> str:
+    """Return the lines of the command that answers as a tool does, or "" if the tool's own answer is for reading."""
+    if tool == "lancedb_status":
+        return status_lines(examined_status(searcher))
+    if tool == "lancedb_search":
+        return search_lines(searcher.search(SearchRequest(given["query"], given["limit"], given["searchType"])))
+    return ""
 
 
 async def _show_demo(session: Session, folder: Path) -> None:
+    """Call the tools of a server as a client does; a person at a terminal sees lines instead of JSON."""
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters
 
     environ = {"LANCEDB_PATH": str(folder), "LANCEDB_TABLE": DEMO_TABLE, "LANCELOT_LOG_LEVEL": "error"}
     environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"} | start_environment(session.environ)
+    settings = load_settings(environ, folder)
+    searcher = Searcher(settings, embedder=Embedder(settings, key=lambda _: KeyLookup(None)))
     program, *arguments = session.command
     server = StdioServerParameters(command=program, args=arguments, env=environ)
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -1402,7 +1380,7 @@ async def _show_demo(session: Session, folder: Path) -> None:
             if session.arguments.json or not is_at_terminal():
                 say(text)
             else:
-                say_lines("\n".join(_demo_lines(text)))
+                say_lines(_demo_lines(searcher, name, given) or text.rstrip("\n"))
 
 
 def command_demo(session: Session) -> int:

@@ -96,10 +96,11 @@ def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
     assert (ended.returncode, ended.stderr) == (0, "")
     host = lancelot.host_of(url)
     for said in (
-        f"Folder {FOLDER}: 2 tables",
-        "python-peps: 155 rows, text and vectors",
-        "world-notes: 177 rows, text and vectors",
-        f"ok:      {host} embeds with tiny: length 384.",
+        f"ok       folder      {FOLDER}\n",
+        "ok       tables      2 tables can be read",
+        "ok       columns     python-peps: text in text, vectors in vector (384).",
+        "ok       columns     world-notes: text in text, vectors in vector (384).",
+        f"ok       embeddings  {host} embeds with tiny: length 384.",
         f"Stored: {config_dir / 'settings.json'}",
         f"The key for http://{host} was stored in the encrypted file. This machine offers no system keychain.",
     ):
@@ -198,7 +199,10 @@ def test_a_tilde_in_the_path_is_stored_as_the_home_folder(init: Init, config_dir
 def test_without_key_and_server_searches_are_said_to_be_text_only(init: Init, config_dir: Path) -> None:
     ended = init("--path", FOLDER, "--yes")
     assert ended.code == 0
-    assert "ok:      No key and no endpoint: searches are by words, and nothing leaves this machine." in ended.out
+    assert (
+        "ok       embeddings  No key and no endpoint: searches are by words, and nothing leaves this machine."
+        in ended.out
+    )
     assert files_of(config_dir) == ["settings.json"]
 
 
@@ -216,8 +220,8 @@ def test_a_server_that_refuses_is_a_warning_and_the_rest_is_stored(
     url = embedding_server(*options)
     ended = init("--path", FOLDER, "--base-url", url, "--api-key-stdin", "--yes", given=f"{KEY}\n")
     assert ended.code == 0
-    (warning,) = (line for line in ended.out.splitlines() if line.startswith("warning: "))
-    assert warning.startswith(f"warning: The embedding server at {lancelot.host_of(url)} ")
+    (warning,) = (line for line in ended.out.splitlines() if line.startswith("failed "))
+    assert warning.startswith(f"failed   embeddings  The embedding server at {lancelot.host_of(url)} ")
     assert said in warning
     assert stored(config_dir)["OPENAI_BASE_URL"] == url
     assert key_for(config_dir, lancelot.key_name(url)) == KEY
@@ -294,13 +298,15 @@ def test_the_machine_is_told_first_and_a_full_disk_ends_with_1_after_all_was_sai
 def test_a_server_that_is_not_there_is_a_warning(init: Init, config_dir: Path) -> None:
     ended = init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--yes")
     assert ended.code == 0
-    assert "warning: The embedding server at 127.0.0.1:1 cannot be reached (Connection refused)." in ended.out
+    assert (
+        "failed   embeddings  The embedding server at 127.0.0.1:1 cannot be reached (Connection refused)." in ended.out
+    )
     assert stored(config_dir)["OPENAI_BASE_URL"] == "http://127.0.0.1:1/v1"
 
 
 def test_vectors_of_another_length_are_told_table_by_table(init: Init, embedding_server: Callable[..., str]) -> None:
     ended = init("--path", FOLDER, "--base-url", embedding_server("--wrong-dimensions"), "--yes")
-    warnings = [line for line in ended.out.splitlines() if line.startswith("warning: ")]
+    warnings = [line for line in ended.out.splitlines() if line.startswith("warning  embeddings")]
     assert [re.findall(r"The vectors of (\S+) have length 384, not 400", line) for line in warnings] == [
         ["python-peps"],
         ["world-notes"],
@@ -393,7 +399,7 @@ def test_a_folder_without_tables_is_a_warning(init: Init, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     ended = init("--path", str(tmp_path / "empty"), "--yes")
     assert ended.code == 0
-    assert "warning: there is nothing to search in it yet" in ended.out
+    assert "The folder holds no tables." in ended.out
 
 
 # --- showing and forgetting
