@@ -2445,15 +2445,12 @@ def _comparison(column: Column, kind: pa.DataType, operator: str, operand: Any) 
     if name not in ("text", "floating"):
         value = Fraction(math.ceil(value) if operator in ("gte", "lt") else math.floor(value))
     literal = _literal(kind, value)
-    compared = f"{column.sql} {sign} {literal}"
-    if name == "floating":
-        # In the column's own precision, so that 0.1 finds 0.1 and is not more than itself. A number that the column
-        # cannot hold would become infinity there, which the column may hold.
-        compared = compared if literal else f"arrow_cast({column.sql}, 'Float64') {sign} {value!r}"
-        return f"{compared} AND NOT isnan({column.sql})"
-    if literal is None:  # beyond the range of the type
+    if literal is None and name != "floating":  # beyond the range of the type
         return f"{column.sql} IS NOT NULL" if (value < 0) == (operator in ("gt", "gte")) else "false"
-    return compared
+    # Floats in the column's own precision, so that 0.1 finds 0.1 and is not more than itself. A number that the column
+    # cannot hold would become infinity there, which the column may hold.
+    compared = f"{column.sql} {sign} {literal}" if literal else f"arrow_cast({column.sql}, 'Float64') {sign} {value!r}"
+    return f"{compared} AND NOT isnan({column.sql})" if name == "floating" else compared
 
 
 def _count_of(text: str, column: Column) -> str:
@@ -2466,7 +2463,7 @@ def _count_of(text: str, column: Column) -> str:
     return f"regexp_count({lowered}, {quote_text(fold_pattern(word, lowered=True))})"
 
 
-def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -> str:
+def _condition(column: Column, kind: Any, operator: str, operand: Any) -> str:
     """One condition of a column as a predicate that is never true of NULL or NaN, unless it is `exists: false`."""
     name = _kind_name(kind)
     allowed = ALLOWED.get(name, OPERATORS[:-1])
@@ -2484,7 +2481,7 @@ def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -
     if operator == "contains" and name == "text":
         # Not regexp_like: the engine rewrites that into a LIKE, in which a back-slash means something else.
         return f"{_count_of(_value(column, kind, operator, operand), column)} > 0"
-    kind = cast("Any", kind).value_type if name == "list" else kind
+    kind = kind.value_type if name == "list" else kind
     values = (_value(column, kind, operator, value) for value in (operand if operator == "in" else [operand]))
     # One list, not one condition a value: the engine ends the process where it has to plan too many of them.
     literals = ", ".join(dict.fromkeys(literal for value in values if (literal := _literal(kind, value))))
@@ -2495,13 +2492,11 @@ def _condition(column: Column, kind: pa.DataType, operator: str, operand: Any) -
 
 def _refuse_inverted(name: str, operands: Mapping[str, Any], value_of: Callable[[Any], Any]) -> None:
     """A range whose lower end is above its upper one is a mistake of the caller, not an empty result."""
-    ranges = [
-        (operands[a], operands[b]) for a in ("gt", "gte") for b in ("lt", "lte") if a in operands and b in operands
-    ]
-    if any(value_of(low) > value_of(high) for low, high in ranges):
-        raise LancelotError(
-            f"The filter on {_shown_name(name)} has a range that ends before it begins.", "Swap its ends."
-        )
+    lows = [operands[operator] for operator in ("gt", "gte") if operator in operands]
+    highs = [operands[operator] for operator in ("lt", "lte") if operator in operands]
+    if any(value_of(low) > value_of(high) for low in lows for high in highs):
+        cause = f"The filter on {_shown_name(name)} has a range that ends before it begins."
+        raise LancelotError(cause, "Swap its ends.")
 
 
 def _typed(value: Any) -> tuple[str, Any]:
@@ -2756,17 +2751,17 @@ def _count_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[Any, An
         expressions = {f"__count_{number}": _count_of(word, scope.text) for number, word in enumerate(words)}
         expressions["__length"] = f"character_length({scope.text.sql})"
         for batch in scope.batches(expressions):
-            *counts, lengths = (batch.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in expressions)
-            yield np.stack(counts, axis=1), lengths.astype(np.float64), batch.column("_rowid").to_numpy()
+            *columns, lengths = (batch.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in expressions)
+            yield np.stack(columns, axis=1), lengths.astype(np.float64), batch.column("_rowid").to_numpy()
         return
     # The engine cannot look into JSON.
     patterns = [(re.compile(fold_pattern(word)), hyphen_of(word)) for word in words]
     for batch in scope.batches({"__value": scope.text.sql}):
         values = map(scope.text.inner_value, batch.column(0).to_pylist())
         texts = [value if isinstance(value, str) else "" for value in values]
-        found = [len(word.findall(whole_words(text, hyphen=hyphen))) for text in texts for word, hyphen in patterns]
+        counts = [len(word.findall(whole_words(text, hyphen=hyphen))) for text in texts for word, hyphen in patterns]
         lengths = np.array([len(text) for text in texts], np.float64)
-        yield np.array(found, np.int64).reshape(len(texts), len(patterns)), lengths, batch.column("_rowid").to_numpy()
+        yield np.array(counts, np.int64).reshape(len(texts), len(patterns)), lengths, batch.column("_rowid").to_numpy()
 
 
 def rank_terms(scope: Scope, terms: Terms, *, by_share: bool) -> tuple[Ranking, tuple[str, ...]]:
@@ -2897,8 +2892,7 @@ def rank_vector(scope: Scope, vector: Sequence[float], *, column: str) -> Rankin
     def search() -> Any:
         return scope.table.search(list(vector), vector_column_name=column).distance_type(metric)
 
-    rank = functools.partial(_rank, search=search, score="_distance", depth=VECTOR_DEPTH)
-    return _rank_with_text(scope, rank)
+    return _rank_with_text(scope, functools.partial(_rank, search=search, score="_distance", depth=VECTOR_DEPTH))
 
 
 # --- full-text search
@@ -3128,14 +3122,11 @@ def list_sources(scope: Scope) -> list[SourceFile]:
         return [SourceFile("", "", layout.rows, "", {})] if layout.rows else []
     files: dict[str, SourceFile] = {}
     chunks: Counter[str] = Counter()
-    key, before = "", None
+    key, title, before = "", "", None
     for row in scope.rows(columns):
-        if row.values == before:  # most chunks follow another of their source
-            chunks[key] += 1
-            continue
-        before = row.values
-        title = first_value(row, layout.title)
-        key = first_value(row, layout.source) or title
+        if row.values != before:  # most chunks follow another of their source
+            before, title = row.values, first_value(row, layout.title)
+            key = first_value(row, layout.source) or title
         chunks[key] += 1
         if key not in files:
             values = (((*column.path, *column.keys)[-1], column.value(row.values)) for column in dates)
