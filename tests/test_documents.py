@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import posixpath
 import re
 
 import documents
 import pytest
+import wire
 from conftest import PROJECT
 
 import lancelot
@@ -74,3 +76,18 @@ def test_client_snippets_are_what_init_writes_and_prints() -> None:
 
 def test_changelog_has_an_entry_for_this_version() -> None:
     assert f"## {lancelot.__version__}" in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_architecture_page_names_only_what_is_there() -> None:
+    trees = [
+        ast.parse(path.read_text(encoding="utf-8")) for path in (*wire.MODULES, PROJECT / "tests" / "test_style.py")
+    ]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    defined |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    words = re.findall(r"`([A-Za-z_.]+)(?:\(.*?\))?`", PAGES["docs/architecture.md"])
+    named = {part for word in words if re.search(r"_|[a-z][A-Z]|^[A-Z]", word) for part in word.split(".")}
+    files = {"lancelot_index", "lancelot_setup", "py", "test_style", "searchType", "sortBy", "sort_by"}
+    known = defined | files | {tool.name for tool in lancelot.TOOLS}
+    assert {"Searcher", "cut_document", "plan_edit", "_SUFFIXES"} <= named
+    assert named - known == set()
