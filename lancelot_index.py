@@ -1644,7 +1644,7 @@ class ChunkTable:
         for folder in (database, *database.parents):
             if folder.suffix == ".lance":
                 raise LancelotError(f"{database} is inside a table.", f"Set the folder to {folder.parent}.")
-        exists = any((database / f"{name}.lance" / "_versions").glob("*"))
+        exists = any((database / f"{name}.lance" / "_versions").glob("*.manifest"))
         if not exists and not create:
             return None
         with engine_errors(f"open the table {one_line(name)}"):

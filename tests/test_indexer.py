@@ -684,7 +684,9 @@ def test_two_runs_do_not_write_at_the_same_time(files: Path, index: Index, tmp_p
 
 
 def test_a_table_whose_making_was_cut_short_is_made_again(files: Path, index: Index, tmp_path: Path) -> None:
-    (tmp_path / "db" / "documents.lance" / "_transactions").mkdir(parents=True)
+    versions = tmp_path / "db" / "documents.lance" / "_versions"
+    versions.mkdir(parents=True)
+    (versions / "18446744073709551614.manifest#1").write_bytes(b"half")
     assert counts(index(files)) == (3, 0, 0, 0)
 
 
