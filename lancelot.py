@@ -477,6 +477,7 @@ def _parse_matching(text: str, *, pattern: str, allowed: str) -> str:
 
 
 parse_name = functools.partial(_parse_matching, pattern=r".*\S.*", allowed="a name")
+parse_region = functools.partial(_parse_matching, pattern=r"[A-Za-z0-9_-]+", allowed="a region such as us-east-1")
 
 
 def scheme_of(path: str) -> str:
@@ -570,10 +571,7 @@ class Settings:
         secret=True,
     )
     database_region: str = _setting(
-        "LANCEDB_REGION",
-        "Region of the database in LanceDB's own service.",
-        functools.partial(_parse_matching, pattern=r"[A-Za-z0-9_-]+", allowed="a region such as us-east-1"),
-        default="us-east-1",
+        "LANCEDB_REGION", "Region of the database in LanceDB's own service.", parse_region, "us-east-1"
     )
     database_host: str | None = _setting(
         "LANCEDB_HOST_OVERRIDE",
@@ -638,10 +636,7 @@ class Settings:
         default=1536,
     )
     embedding_timeout: float = _setting(
-        "LANCELOT_EMBEDDING_TIMEOUT",
-        "Seconds that one embedding call may take, at most 600.",
-        parse_seconds,
-        default=15.0,
+        "LANCELOT_EMBEDDING_TIMEOUT", "Seconds that one embedding call may take, at most 600.", parse_seconds, 15.0
     )
     chat_model: str | None = _setting(
         "LANCELOT_CHAT_MODEL",
@@ -3386,18 +3381,11 @@ class Embedder(_Endpoint):
 
     def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_key) -> None:
         super().__init__(settings, address=settings.endpoint, seconds=settings.embedding_timeout, key=key)
+        self.model = settings.embedding_model
+        self.is_named = settings.is_set("EMBEDDING_MODEL")
+        """Whether the person chose the model."""
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[str, str], tuple[float, ...]] = OrderedDict()
-
-    @property
-    def model(self) -> str:
-        """The model of the settings."""
-        return self._settings.embedding_model
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the person chose the model."""
-        return self._settings.is_set("EMBEDDING_MODEL")
 
     @property
     def available(self) -> bool:
@@ -3419,7 +3407,7 @@ class Embedder(_Endpoint):
 
         LancelotError says in one sentence why there is none.
         """
-        model = model or self._settings.embedding_model
+        model = model or self.model
         with self._lock:
             known = {text: self._remembered[model, text] for text in texts if (model, text) in self._remembered}
         missing = [text for text in dict.fromkeys(texts) if text not in known]
