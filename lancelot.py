@@ -4465,7 +4465,7 @@ class Searcher:
     ) -> Scope:
         """The table of a request; one without text is refused, since a hit would be a bare id."""
         settings, names = self.settings, self.store.table_names()
-        chosen = self._named_table(name, names)
+        chosen = self._named_table(name, names) or (names[0] if len(names) == 1 else None)
         table = self.store.open(chosen) if chosen else self._only_table(*self._open_all(names)).table
         layout = self.store.layout(
             table,

@@ -329,7 +329,8 @@ def test_an_unreadable_table_beside_the_only_readable_one_is_passed_over(
 
 
 def test_a_folder_of_unreadable_tables_says_why(make_searcher: Make, tmp_path: Path) -> None:
-    (tmp_path / "db" / "broken.lance").mkdir(parents=True)
+    for name in ("broken", "other"):
+        (tmp_path / "db" / f"{name}.lance").mkdir(parents=True)
     with pytest.raises(LancelotError, match=r"No table of .* can be read\. LanceDB could not open the table broken"):
         ask(make_searcher(LANCEDB_PATH=tmp_path / "db"), "x")
 
