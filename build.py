@@ -935,7 +935,7 @@ CHECKS = (
     ("pytest", "-n", "auto", "--dist", "loadfile"),
 )
 # The tests of the built file, and the variables that tell them of another than dist/lancelot.pyz with this Python.
-FILE_TESTS = ("pytest", "tests/test_archive.py", "tests/test_clients.py", "-k", "archive")
+FILE_TESTS = ("pytest", "tests/test_build_archive.py", "tests/test_tools_clients.py", "-k", "archive")
 TESTED_ARCHIVE = "LANCELOT_TEST_ARCHIVE"
 TESTED_PYTHON = "LANCELOT_TEST_PYTHON"
 

@@ -20,7 +20,7 @@ import pytest
 import wire
 from conftest import DATABASES, PROGRAM, TESTS, Run, child_environment
 from standins import JSON, Handler, Reply, serving
-from test_readonly import every_call
+from test_store_readonly import every_call
 
 import lancelot
 import lancelot_setup
