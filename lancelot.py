@@ -3219,7 +3219,8 @@ class _Call:
         """Note what httpx tells of a request; TimeoutError once the time is over, so that none is sent for nobody."""
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             self._stream = info["return_value"]
-        if time.monotonic() > self.deadline:
+        # Not where a step ends: that may be a reply that is closed, where nothing may be raised.
+        if event.endswith(".started") and time.monotonic() > self.deadline:
             raise TimeoutError
 
     def body(self, parts: Iterable[bytes]) -> bytes:
