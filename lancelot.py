@@ -5152,7 +5152,7 @@ def check_database_folder(status: Status) -> Iterator[Check]:
 
 
 def check_tables(status: Status) -> Iterator[Check]:
-    """Yield how many tables can be read, and each that cannot; what keeps all from being read is told of the folder."""
+    """Yield how many tables can be read, and each that cannot; nothing if the folder itself cannot be read."""
     if status.error:
         return
     if status.tables or status.unreadable:

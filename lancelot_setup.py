@@ -625,7 +625,7 @@ def _divided(client: Client, content: bytes | None) -> tuple[dict[str, Any] | No
 
 
 def entry_in(client: Client, content: bytes | None) -> dict[str, Any] | None:
-    """Return our entry in a file, or None if there is none; ValueError as above."""
+    """Return our entry in a file, or None if there is none; ValueError where the file cannot be read."""
     return _divided(client, content)[0]
 
 
@@ -1245,12 +1245,12 @@ def unpacked_problems(folder: Path, archive: zipfile.ZipFile, record: Mapping[st
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         missing.discard(name)
-        is_python_s = not compiled and path.parent.name == "__pycache__" and path.suffix == ".pyc"
+        is_compiled_here = not compiled and path.parent.name == "__pycache__" and path.suffix == ".pyc"
         is_file = stat.S_ISREG(path.lstat().st_mode)
         if path.is_symlink():
             yield f"{path} is a link, and the archive has none"
         elif name not in expected:
-            if not is_python_s and not path.is_dir():
+            if not is_compiled_here and not path.is_dir():
                 yield f"{path} was added"
         elif not is_file or path.stat().st_size != archive.getinfo(expected[name]).file_size:
             yield f"{path} differs"
