@@ -1754,25 +1754,23 @@ def _choose_vector(
     return None, "it has no vector column"
 
 
-def _kind_at(schema: pa.Schema, path: Sequence[str]) -> pa.DataType | None:
-    """The type at a path of a column and struct fields, or None if it leads nowhere."""
+def _path_and_type(schema: pa.Schema, name: str) -> tuple[tuple[str, ...], Any]:
+    """The path of a column or a struct's field by its dotted name, and its type, which is None if there is no such."""
     import pyarrow as pa
-    import pyarrow.types as kinds
 
-    kind: pa.DataType = pa.struct(schema)
-    for part in path:
-        if not kinds.is_struct(kind) or kind.get_field_index(part) < 0:
-            return None
-        kind = kind.field(part).type
-    return kind
-
-
-def find_text_column(schema: pa.Schema, name: str) -> Column:
-    """The text column that was named, `payload.text` for a struct's field or a key of a JSON column."""
     path = (name,) if name in schema.names else tuple(name.split("."))
-    kind = _kind_at(schema, path)
-    outer = _kind_at(schema, path[:1])
-    if kind is None and outer is not None and _is_json(outer):
+    kind: Any = pa.struct(schema)
+    for part in path:
+        if not pa.types.is_struct(kind) or kind.get_field_index(part) < 0:
+            return path, None
+        kind = kind.field(part).type
+    return path, kind
+
+
+def text_column_named(schema: pa.Schema, name: str) -> Column:
+    """The text column that was named, `payload.text` for a struct's field or a key of a JSON column."""
+    path, kind = _path_and_type(schema, name)
+    if kind is None and path[0] in schema.names and _is_json(schema.field(path[0]).type):
         return Column(path[:1], path[1:])
     if kind is None or "`" in name:
         raise _no_column(schema, name)
@@ -1783,21 +1781,19 @@ def find_text_column(schema: pa.Schema, name: str) -> Column:
 
 
 def _plain_spelling(name: str) -> str:
+    """A name without regard to case, spaces, dashes and underscores."""
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
 SPELLINGS: tuple[Callable[[str], str], ...] = (str, _plain_spelling)
-"""How names are compared: as they are, then without regard to case, spaces, dashes and underscores."""
+"""How names are compared, in this order."""
 
 
 def _named_fields(
-    fields: Iterable[pa.Field[Any]],
-    names: Iterable[str],
-    spelled: Callable[[str], str],
-    is_kind: Callable[[Any], bool] = bool,
+    fields: Iterable[pa.Field[Any]], names: Iterable[str], spelled: Callable[[str], str], is_kind: Any = None
 ) -> list[pa.Field[Any]]:
     """The fields of a type that have one of these names, compared as `spelled`, in the order of the names."""
-    there = {spelled(field.name): field for field in reversed(list(fields)) if is_kind is bool or is_kind(field.type)}
+    there = {spelled(field.name): field for field in reversed(list(fields)) if not is_kind or is_kind(field.type)}
     return [there[name] for name in map(spelled, names) if name in there]
 
 
@@ -1846,19 +1842,18 @@ def _choose_text(table: Any, schema: pa.Schema) -> tuple[Column | None, str]:
     others = [name for name in TEXT_NAMES if name not in ("document", "doc")]  # which may as well name a file
     others = [field.name for field in _named_fields(schema, others, _plain_spelling)]
     for name in (*TEXT_NAMES, *(f"payload.{name}" for name in PAYLOAD_TEXT_NAMES), *TEXT_LATE_NAMES, *others):
-        path = (name,) if name in schema.names else tuple(name.split("."))
-        kind = _kind_at(schema, path)
+        path, kind = _path_and_type(schema, name)
         if kind is not None and _is_text_type(kind):
             return Column(path, joined=_is_list(kind)), "usual name"
     return _sampled_text(table, schema), "longest texts"
 
 
-def _find_id(schema: pa.Schema) -> Column | None:
+def _id_column(schema: pa.Schema) -> Column | None:
     import pyarrow.types as kinds
 
     for names, spelled in itertools.product((ID_NAMES, ID_LATE_NAMES), SPELLINGS):
-        for found in _named_fields(schema, names, spelled, lambda kind: _is_string(kind) or kinds.is_integer(kind)):
-            return Column((found.name,))
+        for match in _named_fields(schema, names, spelled, lambda kind: _is_string(kind) or kinds.is_integer(kind)):
+            return Column((match.name,))
     return None
 
 
@@ -1878,15 +1873,14 @@ def _value_columns(
         for outer in _named_fields(schema, outers, spelled):
             if _is_string(outer.type) or _is_json(outer.type):
                 columns += (Column((outer.name,), (name,)) for name in names)
-            elif kinds.is_struct(outer.type):
-                inner = _named_fields(outer.type, names, spelled, is_kind)
-                columns += (Column((outer.name, field.name)) for field in inner)
-        flattened = _named_fields(schema, [f"metadata_{name}" for name in names], spelled, is_kind)
-        columns += (Column((field.name,)) for field in flattened)
+            inner = _named_fields(outer.type, names, spelled, is_kind) if kinds.is_struct(outer.type) else []
+            columns += (Column((outer.name, field.name)) for field in inner)
+        flattened = [f"metadata_{name}" for name in names]
+        columns += (Column((field.name,)) for field in _named_fields(schema, flattened, spelled, is_kind))
     return tuple(dict.fromkeys(columns))
 
 
-def read_index(index: Any) -> Index:
+def index_from(index: Any) -> Index:
     """What LanceDB tells of an index, as an Index."""
     details = getattr(index, "index_details", None)
     return Index(
@@ -1899,7 +1893,7 @@ def read_index(index: Any) -> Index:
     )
 
 
-def find_layout(
+def table_layout(
     table: Any, *, text: str | None = None, vector: str | None = None, embedding_length: int | None = None
 ) -> TableLayout:
     """The columns of a table: those named, else the ones that the programs known to write such tables use."""
@@ -1908,10 +1902,11 @@ def find_layout(
 
     schema = pa.schema([_as_read(field) for field in table.schema], table.schema.metadata)
     # LanceDB can also search several vectors a row, which are a list of them.
-    kinds_of = {one.name: one.type.value_type if kinds.is_list(one.type) else one.type for one in schema}
+    types = ((name, schema.field(name).type) for name in schema.names)
+    kinds_of = {name: kind.value_type if kinds.is_list(kind) else kind for name, kind in types}
     vectors = {name: length for name, kind in kinds_of.items() if "`" not in name and (length := _vector_length(kind))}
     chosen, problem = _choose_vector(schema, vectors, named=vector, embedding_length=embedding_length)
-    text_column, reason = (find_text_column(schema, text), "named") if text else _choose_text(table, schema)
+    text_column, reason = (text_column_named(schema, text), "named") if text else _choose_text(table, schema)
     reasons = {"text": reason if text_column else "", "vector": problem if chosen else ""}
     return TableLayout(
         table=getattr(table, "id", table.name),
@@ -1923,12 +1918,12 @@ def find_layout(
         vector_problem="" if chosen else problem,
         title=_value_columns(schema, TITLE_NAMES),
         source=(*_value_columns(schema, SOURCE_NAMES), *_value_columns(schema, (DOCUMENT_ID,))),
-        id=_find_id(schema),
+        id=_id_column(schema),
         fetched=tuple(field.name for field in schema if _is_fetched(field)),
         order=_value_columns(
             schema, ORDER_NAMES, is_kind=lambda kind: kinds.is_integer(kind) or kinds.is_floating(kind)
         ),
-        indexes=tuple(read_index(index) for index in table.list_indices()),
+        indexes=tuple(index_from(index) for index in table.list_indices()),
         chosen_by={name: reason for name, reason in reasons.items() if reason},
         anythingllm=set(schema.names) >= ANYTHINGLLM_COLUMNS,
     )
@@ -2217,7 +2212,7 @@ class Store:
     def layout(self, table: Any, *, text: str | None = None, vector: str | None = None) -> TableLayout:
         """The columns of a table; names given win, and one that is missing is a LancelotError with those there are."""
         with engine_errors(f"read the table {one_line(table.name)}"):
-            return find_layout(table, text=text, vector=vector, embedding_length=self._embedding_length)
+            return table_layout(table, text=text, vector=vector, embedding_length=self._embedding_length)
 
 
 # --- filters
@@ -5186,7 +5181,7 @@ def check_columns(status: Status) -> Iterator[Check]:
     default, settings = _default_layout(status), status.settings
     if default and settings.is_set("LANCEDB_TEXT_COLUMN"):
         try:
-            find_text_column(default.schema, settings.text_column)
+            text_column_named(default.schema, settings.text_column)
         except LancelotError as error:
             remedy = f"Correct LANCEDB_TEXT_COLUMN, or unset it. {error.remedy}"
             yield Check("columns", "failed", f"{default.table}: {error.cause}", remedy)

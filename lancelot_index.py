@@ -71,6 +71,7 @@ from lancelot import (
     compact_json,
     embedding_model_of,
     engine_errors,
+    index_from,
     is_address,
     listed,
     load_lancedb,
@@ -83,7 +84,6 @@ from lancelot import (
     plural,
     print_answer,
     quote_text,
-    read_index,
     reason_of,
     say,
     say_json,
@@ -1770,7 +1770,7 @@ class ChunkTable:
         from lancedb.index import FTS, Bitmap, BTree, IvfFlat
 
         rows = self._table.count_rows()
-        indexes = {index.columns[0]: read_index(index) for index in self._table.list_indices()}
+        indexes = {index.columns[0]: index_from(index) for index in self._table.list_indices()}
         # What filters and updates look up; of fewer rows a scan is as fast.
         scalar = {"id": BTree, "chunkSource": BTree, "file_type": Bitmap} if rows >= SCALAR_INDEX_ROWS else {}
         wanted: dict[str, Any] = {column: kind() for column, kind in scalar.items() if column not in indexes}
@@ -1784,7 +1784,7 @@ class ChunkTable:
             wanted[VECTOR_COLUMN] = IvfFlat(distance_type="cosine")
         for column, config in wanted.items():
             self._table.create_index(column, config=config)
-        if any(index.uncovered for index in map(read_index, self._table.list_indices())):
+        if any(index.uncovered for index in map(index_from, self._table.list_indices())):
             self._table.optimize()
 
 

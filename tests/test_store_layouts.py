@@ -525,7 +525,7 @@ def test_the_distance_of_an_index_on_a_column_of_any_name_is_used(tmp_path: Path
     columns = {"text": ["x"] * 300, "My-Vectors": rows}
     table = lancedb.connect(tmp_path / "db").create_table("documents", pa.table(columns))
     table.create_index("My-Vectors", config=IvfFlat(distance_type="l2", num_partitions=1))
-    scope = lancelot.Scope(table, lancelot.find_layout(table))
+    scope = lancelot.Scope(table, lancelot.table_layout(table))
     assert lancelot.vector_metric(scope, "My-Vectors") == "l2"
 
 
