@@ -31,84 +31,37 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, cast
 from urllib.parse import quote
 
+import lancelot  # the words that stand on every page are imported by name
 from lancelot import (
-    CHECKS,
-    FOLDER_CHECKS,
     KEY_HOSTS,
-    MACHINE_CHECKS,
-    MAX_SECONDS,
-    NO_HOME,
-    OPENAI_URL,
-    PLAIN_TEXT,
     PROGRAM,
     SETTINGS,
-    SETTINGS_FILE,
-    STATUS_SECONDS,
-    STORES,
-    ChatModel,
     Check,
     Embedder,
-    ErrorKind,
     Examination,
-    KeyLookup,
     LancelotError,
     Searcher,
-    SearchRequest,
     Session,
-    Settings,
     Status,
-    TableLayout,
-    __version__,
-    agrees,
-    check_lines,
-    check_object,
-    clean_surrogates,
-    compact_json,
     examine,
-    examined_status,
     file_sum,
-    find_key,
-    forget_keys,
-    holds_tables,
-    home_folder,
     host_of,
-    is_address,
-    is_at_terminal,
     key_name,
     keychain_read,
     listed,
     load_settings,
-    models_of_length,
-    one_line,
-    parse_base_url,
-    parse_name,
-    parse_path,
     plural,
-    read_status,
     read_stored,
     reason_of,
     remove_file,
-    save_key,
     say,
-    say_json,
     say_lines,
-    scheme_of,
-    search_lines,
-    shown_path,
-    status_lines,
-    store_settings,
-    store_variables,
-    stored_hosts,
     type_of_option,
-    unread_status,
-    verdict,
-    without_password,
-    write_private,
 )
 
 # ======================================================================================================================
@@ -164,21 +117,17 @@ def _blanked(pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(lambda match: match[0] if match[0][0] == '"' else re.sub(r"[^\r\n]", " ", match[0]), text)
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _json_members(plain: str, brace: int) -> dict[str, tuple[int, int, int]]:
     """Return the offsets of each member of an object by its name: of its key, its value and its end."""
-    places: dict[str, tuple[int, int, int]] = {}
+    members: dict[str, tuple[int, int, int]] = {}
     end = brace + 1
     while match := _JSON_KEY.match(plain, end):
         name = json.loads(match[1])
-        if name in places:  # readers differ in which of them counts
+        if name in members:  # readers differ in which of them counts
             raise ValueError(f'it names "{name}" twice')
         _, end = json.JSONDecoder().raw_decode(plain, match.end())
-        places[name] = match.start(1), match.end(), end
-    return places
+        members[name] = match.start(1), match.end(), end
+    return members
 
 
 def _newline_of(text: str) -> str:
@@ -236,41 +185,33 @@ class JsonFormat:
     def data(self, text: str) -> dict[str, Any]:
         """Return the object that a text holds, {} for a blank one; ValueError says what is wrong with it."""
         plain = self._plain(text)
-        value = json.loads(plain, parse_constant=_refuse_constant) if plain.strip(_SPACES) else {}
+        value = json.loads(plain) if plain.strip(_SPACES) else {}
         if not isinstance(value, dict):
             raise ValueError("it holds no JSON object")  # noqa: TRY004 - the file's fault, like the others
         return value
 
-    def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
-        """Return the text, which must be one that `data` reads, with this entry at a path of keys."""
+    def edited(self, text: str, keys: Sequence[str], entry: Mapping[str, Any] | None) -> str:
+        """Return a text that `data` reads with this entry at a path of keys, or without the one there for None."""
+        code = _blanked(_JSON_COMMENT, text) if self.comments else text
         plain = self._plain(text)
         if not plain.strip(_SPACES):
             joint = _newline_of(text) if text.strip(_SPACES) and not text.endswith("\n") else ""
             return text + joint + _json_value(text, _nested(keys, entry), "") + _newline_of(text)
         start = plain.index("{")
         for depth, key in enumerate(keys, 1):
-            places = _json_members(plain, start)
-            if key not in places:
-                first = next((begin for begin, _, _ in places.values()), None)
-                return _json_insert(text, start, first, key, _nested(keys[depth:], entry))
-            begin, start, end = places[key]
-        return text[:start] + _json_value(text, entry, _indent_at(text, begin)) + text[end:]
-
-    def drop(self, text: str, keys: Sequence[str]) -> str:
-        """Return the text, which must be one that `data` reads, without the entry at a path of keys."""
-        plain, code = self._plain(text), _blanked(_JSON_COMMENT, text) if self.comments else text
-        start = plain.index("{")
-        for key in keys:
-            places = _json_members(plain, start)
-            if key not in places:
-                return text
-            begin, start, end = places[key]
+            members = _json_members(plain, start)
+            if key not in members:
+                first = next((begin for begin, _, _ in members.values()), None)
+                return text if entry is None else _json_insert(text, start, first, key, _nested(keys[depth:], entry))
+            begin, start, end = members[key]
+        if entry is not None:
+            return text[:start] + _json_value(text, entry, _indent_at(text, begin)) + text[end:]
         comma = re.compile(r"[ \t\r\n]*,").match(code, end)
         rest = text[comma.end() if comma else end :]
         before = text[:begin].rstrip(_SPACES)
         if "\n" in text[len(before) : begin] and rest.partition("\n")[0].strip(_SPACES):
             before = text[:begin]  # what follows on the line must not end up in a comment before it
-        previous = max((last for _, _, last in places.values() if last < begin), default=None)
+        previous = max((last for _, _, last in members.values() if last < begin), default=None)
         if previous is not None and not comma:
             at = code.index(",", previous)
             before = before[:at] + before[at + 1 :]
@@ -286,32 +227,22 @@ class TomlFormat:
 
         return tomlkit.parse(text).unwrap()
 
-    def put(self, text: str, keys: Sequence[str], entry: Mapping[str, Any]) -> str:
-        """Return the text with this entry in the place of the one that is there, else as a table at the end."""
+    def edited(self, text: str, keys: Sequence[str], entry: Mapping[str, Any] | None) -> str:
+        """Return the text with this entry in the place of the one there, else at the end; or without it for None."""
         import tomlkit
 
         document: Any = tomlkit.parse(text)
         outer, name = keys
         servers = document.get(outer, {})
-        if name in servers or isinstance(servers, tomlkit.items.InlineTable):
+        if entry is None:
+            servers.pop(name, None)
+        elif name in servers or isinstance(servers, tomlkit.items.InlineTable):
             servers[name] = entry
-            return self._with_comments(text, document)
-        # tomlkit would put it after the last table of its kind, and so under the comment of the next one.
-        joint = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
-        return text + (joint + tomlkit.dumps(_nested(keys, entry))).replace("\n", _newline_of(text))
-
-    def drop(self, text: str, keys: Sequence[str]) -> str:
-        """Return the text without the table at a path of keys."""
-        import tomlkit
-
-        document: Any = tomlkit.parse(text)
-        outer, name = keys
-        document.get(outer, {}).pop(name, None)
-        return self._with_comments(text, document)
-
-    def _with_comments(self, text: str, document: Any) -> str:
-        """Return the edited document, at its end the comments that went with a table, as those before the next one do."""
+        else:  # tomlkit would put it after the last table of its kind, and so under the comment of the next one
+            joint = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
+            return text + (joint + tomlkit.dumps(_nested(keys, entry))).replace("\n", _newline_of(text))
         edited: str = document.as_string()
+        # The comments that went with a table, as those before the next one do, are put at the end.
         lost = [line for line in text.splitlines() if line.lstrip().startswith("#") and line not in edited]
         return edited + "".join(line + _newline_of(text) for line in lost)
 
@@ -337,7 +268,7 @@ class Client:
     Places begin with a folder of `Machine.folders` in braces. `others` are further folders, with wildcards, and the file
     that is read in each of them that is there; `signs` are paths one of which is there where the client is installed, the
     folder of `user` where none is named. `link` is an address that makes the client add the server once its user agrees.
-    `expands` matches what the client takes for a variable, in any word of an entry.
+    `expands` matches what the client takes for a variable, in any word of an entry; `typed` entries name their transport.
     """
 
     name: str
@@ -350,16 +281,11 @@ class Client:
     expands: str = ""
     key: str = "mcpServers"
     format: JsonFormat | TomlFormat = JSON
-    extra: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def keys(self) -> tuple[str, str]:
-        """The path of our entry in the file."""
-        return self.key, PROGRAM
+    typed: bool = False
 
     def entry(self, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
         """Return the entry of this client's file that makes it start the server."""
-        return {**self.extra, **server_entry(command, variables)}
+        return {**({"type": "stdio"} if self.typed else {}), **server_entry(command, variables)}
 
     def checked_entry(self, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
         """Return the same; LancelotError where a word in it would reach the server as another one."""
@@ -388,7 +314,7 @@ CLIENTS = (
         project=".mcp.json",
         signs=("{claude}/.claude.json", "{home}/.claude"),
         expands=BRACED,
-        extra={"type": "stdio"},
+        typed=True,
     ),
     Client(
         # https://modelcontextprotocol.io/docs/develop/connect-local-servers
@@ -407,7 +333,7 @@ CLIENTS = (
         link="cursor://anysphere.cursor-deeplink/mcp/install?name={name}&config={encoded}",
         expands=BRACED,
         format=JSON_OF_VS_CODE,
-        extra={"type": "stdio"},
+        typed=True,
     ),
     Client(
         # https://code.visualstudio.com/docs/copilot/reference/mcp-configuration
@@ -428,15 +354,10 @@ CLIENTS = (
         expands=BRACED,
         key="servers",
         format=JSON_OF_VS_CODE,
-        extra={"type": "stdio"},
+        typed=True,
     ),
-    Client(
-        # https://docs.devin.ai/desktop/cascade/mcp
-        "windsurf",
-        "Windsurf",
-        "{home}/.codeium/windsurf/mcp_config.json",
-        expands=BRACED,
-    ),
+    # https://docs.devin.ai/desktop/cascade/mcp
+    Client("windsurf", "Windsurf", "{home}/.codeium/windsurf/mcp_config.json", expands=BRACED),
     Client(
         # https://developers.openai.com/codex/mcp
         # The fields: https://github.com/openai/codex/blob/main/codex-rs/core/config.schema.json
@@ -485,7 +406,7 @@ class Machine:
     def folders(self) -> dict[str, str]:
         """The folders that places of clients begin with, by the name that they have there."""
         environ = self.environ
-        home = environ.get("USERPROFILE" if self.system == "windows" else "HOME") or str(home_folder())
+        home = environ.get("USERPROFILE" if self.system == "windows" else "HOME") or str(lancelot.home_folder())
         apps = {
             "linux": environ.get("XDG_CONFIG_HOME") or f"{home}/.config",
             "macos": f"{home}/Library/Application Support",
@@ -534,7 +455,7 @@ def is_installed(client: Client, machine: Machine) -> bool:
 def anythingllm_folder(machine: Machine) -> Path | None:
     """Return the LanceDB folder of AnythingLLM on this machine, or None if there is none with tables."""
     folder = machine.path("{storage}/lancedb")
-    return folder if holds_tables(folder) else None
+    return folder if lancelot.holds_tables(folder) else None
 
 
 def account_home() -> str:
@@ -550,11 +471,11 @@ def account_home() -> str:
 def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
     """Return what a client's file sets for the server: what is in this environment, is not stored, and is no secret."""
     plain = [setting.name for setting in SETTINGS if not setting.secret]
-    variables = {name: clean_surrogates(environ.get(name, "")).strip() for name in plain}
+    variables = {name: lancelot.clean_surrogates(environ.get(name, "")).strip() for name in plain}
     path = variables["LANCEDB_PATH"] or stored.get("LANCEDB_PATH", "")
     variables = {name: value for name, value in variables.items() if value and stored.get(name) != value}
-    variables |= store_variables(path, environ)[0]
-    variables = {name: value for name, value in variables.items() if without_password(value) == value}
+    variables |= lancelot.store_variables(path, environ)[0]
+    variables = {name: value for name, value in variables.items() if lancelot.without_password(value) == value}
     # Some clients start servers with a bare environment: what is stored or unpacked must be found without these, too.
     own, config = account_home(), environ.get("XDG_CONFIG_HOME")
     home = environ.get("HOME") or own
@@ -580,11 +501,6 @@ class FileEdit:
     before: bytes | None
     after: bytes | None
     backup: bytes | None
-
-    @property
-    def changes(self) -> bool:
-        """Whether anything is to be written."""
-        return self.before != self.after
 
 
 def backup_of(path: Path) -> Path:
@@ -632,10 +548,8 @@ def entry_in(client: Client, content: bytes | None) -> dict[str, Any] | None:
 def _edited(client: Client, content: bytes | None, entry: Mapping[str, Any] | None) -> bytes:
     """Return the content of a file with our entry put into it, or without our entry for None."""
     text = (content or b"").decode()
-    mark = text[:1] if text.startswith(BOM) else ""
-    text = text.removeprefix(BOM)
-    keys, form = client.keys, client.format
-    return (mark + (form.drop(text, keys) if entry is None else form.put(text, keys, entry))).encode()
+    mark = BOM if text.startswith(BOM) else ""
+    return (mark + client.format.edited(text.removeprefix(BOM), (client.key, PROGRAM), entry)).encode()
 
 
 def _leads_to(client: Client, backup: bytes | None, current: bytes | None, entry: Mapping[str, Any] | None) -> bool:
@@ -690,7 +604,7 @@ def plan_edit(client: Client, path: Path, new: Mapping[str, Any] | None, *, stor
 
 def apply_edit(edit: FileEdit) -> None:
     """Write the file and its backup; LancelotError where that fails or the file changed in the meantime."""
-    if not edit.changes:
+    if edit.before == edit.after:
         return
     try:
         if _file_content(edit.path) != edit.before:
@@ -699,11 +613,11 @@ def apply_edit(edit: FileEdit) -> None:
         if like and not os.access(edit.path, os.W_OK):
             raise _left_alone(edit.path, PermissionError(errno.EACCES, "it is write-protected"))
         if edit.backup is not None:
-            write_private(backup_of(edit.path), edit.backup, like=like)
+            lancelot.write_private(backup_of(edit.path), edit.backup, like=like)
         if edit.after is None:
             remove_file(edit.path)
         else:
-            write_private(edit.path, edit.after, like=like)
+            lancelot.write_private(edit.path, edit.after, like=like)
         if edit.backup is None:
             remove_file(backup_of(edit.path))
     except OSError as error:
@@ -735,10 +649,10 @@ def edit_diff(client: Client, edit: FileEdit) -> str:
 # Each check is a line; `examine` bounds and cleans these as it does those of the status.
 
 
-def _embedding_remedy(kind: ErrorKind, status: Status) -> str:
+def _embedding_remedy(kind: lancelot.ErrorKind, status: Status) -> str:
     in_environment = status.key.place == "environment"
     another_key = "Set OPENAI_API_KEY to another key." if in_environment else "Store another key with `lancelot init`."
-    remedies: dict[ErrorKind, str] = {
+    remedies: dict[lancelot.ErrorKind, str] = {
         "refused-key": another_key,
         "denied": another_key,
         "busy": "Wait a while, or see to the key's quota.",
@@ -758,12 +672,12 @@ def check_embeddings(status: Status) -> Iterator[Check]:
         yield Check("embeddings", "ok", message)
         return
     embedder = Embedder(settings, key=lambda _: status.key)
-    tables: dict[str, list[TableLayout]] = {}
+    tables: dict[str, list[lancelot.TableLayout]] = {}
     for layout in filter(lambda layout: layout.vectors, status.tables):
         tables.setdefault(layout.model or settings.embedding_model, []).append(layout)
     for model, layouts in (tables or {settings.embedding_model: []}).items():
         try:
-            length = len(embedder.embed([PLAIN_TEXT], model=model)[0])
+            length = len(embedder.embed([lancelot.PLAIN_TEXT], model=model)[0])
         except LancelotError as error:
             remedy, refused = _embedding_remedy(error.kind, status), error.kind == "refused-key"
             yield Check("embeddings", "failed", str(error), remedy, refused=refused)
@@ -772,7 +686,7 @@ def check_embeddings(status: Status) -> Iterator[Check]:
         for layout in layouts:
             lengths = sorted(set(layout.vectors.values()))
             if length not in lengths:
-                shown = f"length {listed(map(str, lengths))}, not {length}: {models_of_length(lengths[0])}"
+                shown = f"length {listed(map(str, lengths))}, not {length}: {lancelot.models_of_length(lengths[0])}"
                 remedy = "Set EMBEDDING_MODEL to the model that made the table."
                 yield Check("embeddings", "warning", f"The vectors of {layout.table} have {shown}.", remedy)
 
@@ -783,7 +697,7 @@ def check_chat(status: Status) -> Iterator[Check]:
     if not settings.chat_model and not settings.is_invalid("LANCELOT_CHAT_BASE_URL"):
         yield Check("chat model", "ok", "None is set, so lancedb_ask is not offered.")
         return
-    ChatModel(settings).reply("Reply with one word.", "Are you there?")
+    lancelot.ChatModel(settings).reply("Reply with one word.", "Are you there?")
     yield Check("chat model", "ok", f"{host_of(settings.chat_endpoint)} answers with {settings.chat_model}.")
 
 
@@ -806,11 +720,11 @@ EMBEDDING_CHECK = Examination("embeddings", check_embeddings, seconds=60)
 LIVE_CHECKS = (
     Examination("keychain", check_keychain),
     EMBEDDING_CHECK,
-    Examination("chat model", check_chat, seconds=MAX_SECONDS + 5),  # its own limit is what the person set
+    Examination("chat model", check_chat, seconds=lancelot.MAX_SECONDS + 5),  # its own limit is what the person set
 )
 """What `doctor` alone looks at, after all that the status does."""
 
-SERVER_SECONDS = STATUS_SECONDS + 15
+SERVER_SECONDS = lancelot.STATUS_SECONDS + 15
 """What the session with the server may take: its status waits for a folder that does not answer."""
 
 ENDING_SECONDS = 10.0
@@ -854,7 +768,7 @@ def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
             while within := getattr(cause, "exceptions", None):  # a group's own text says nothing
                 cause = within[0]
             log.seek(0)
-            last = one_line((log.read().strip().splitlines() or [""])[-1])
+            last = lancelot.one_line((log.read().strip().splitlines() or [""])[-1])
             why = last or ("no answer in time" if isinstance(cause, TimeoutError) else reason_of(cause))
             message = f"The server did not answer within {time.monotonic() - started:.1f} s: {why}."
             return [Check("server", "failed", message, f"Run by hand: {' '.join(start.command)}")]
@@ -872,7 +786,7 @@ def report(status: Status, examinations: Iterable[Examination]) -> list[Check]:
     """Say what checks say as they come, and return it."""
     checks = []
     for check in examine(status, examinations):
-        say(check_lines(check))
+        say(lancelot.check_lines(check))
         checks.append(check)
     return checks
 
@@ -881,14 +795,18 @@ def command_doctor(session: Session) -> int:
     """`doctor`: every check, a line each as it comes; exit code 1 where one failed."""
     # Whether the folder can be read was looked at already, in the same environment.
     server = Examination("server", lambda _status: check_server(session)[:1], SERVER_SECONDS + ENDING_SECONDS)
-    examinations = (*CHECKS, *LIVE_CHECKS, server)
-    status = read_status(Searcher(session.settings))
+    examinations = (*lancelot.CHECKS, *LIVE_CHECKS, server)
+    status = lancelot.read_status(Searcher(session.settings))
     if session.arguments.json:
         checks = list(examine(status, examinations))
-        say_json(compact_json({"lancelot": __version__, "health": [check_object(check) for check in checks]}))
+        lancelot.say_json(
+            lancelot.compact_json(
+                {"lancelot": lancelot.__version__, "health": [lancelot.check_object(check) for check in checks]}
+            )
+        )
     else:
         checks = report(status, examinations)
-        say(f"\n{verdict(checks)}")
+        say(f"\n{lancelot.verdict(checks)}")
     return int(any(check.status == "failed" for check in checks))
 
 
@@ -904,7 +822,7 @@ def _input_ended() -> LancelotError:
 
 
 def _answer_to(question: str, suggested: str) -> str:
-    say(f"{question}{f' [{shown_path(suggested)}]' if suggested else ''}: ", to=sys.stderr, end="")
+    say(f"{question}{f' [{lancelot.shown_path(suggested)}]' if suggested else ''}: ", to=sys.stderr, end="")
     answer = sys.stdin.readline()
     if not answer:
         raise _input_ended()
@@ -951,7 +869,7 @@ def _project_path(session: Session) -> str:
     for client, path in _client_files(session) if session.arguments.scope == "project" else ():
         with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
             folder = (entry_in(client, _file_content(path)) or {})["env"]["LANCEDB_PATH"]
-            if folder.strip() and not is_address(folder):
+            if folder.strip() and not lancelot.is_address(folder):
                 return str(folder)
     return ""
 
@@ -966,7 +884,7 @@ def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]
     if settings.origins["LANCEDB_PATH"] != "environment":
         suggested = _project_path(session) or suggested
     answer = _answer_to("LanceDB folder", suggested) if interactive and not options.path else suggested
-    path = _checked_answer("folder", answer, parse_path)
+    path = _checked_answer("folder", answer, lancelot.parse_path)
     base_url = options.base_url
     if base_url is None:
         base_url = settings.base_url or ""
@@ -975,8 +893,8 @@ def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]
             base_url = _answer_to(f"OpenAI-compatible server ({how})", base_url)
         base_url = "" if base_url == "-" else base_url
     return {
-        "LANCEDB_PATH": str(Path(path).absolute()) if path and not is_address(path) else path,
-        "OPENAI_BASE_URL": _checked_answer("server address", base_url, parse_base_url),
+        "LANCEDB_PATH": str(Path(path).absolute()) if path and not lancelot.is_address(path) else path,
+        "OPENAI_BASE_URL": _checked_answer("server address", base_url, lancelot.parse_base_url),
         "EMBEDDING_MODEL": options.model or (settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""),
     }
 
@@ -985,7 +903,7 @@ def _key_to_store(session: Session, *, interactive: bool) -> str:
     """Return the key to store, unseen while it is typed, or "" for none."""
     from_input = session.arguments.api_key_stdin
     if from_input and not sys.stdin.isatty():
-        key = clean_surrogates(sys.stdin.readline()).strip()
+        key = lancelot.clean_surrogates(sys.stdin.readline()).strip()
         if not key:
             raise LancelotError("No key came on standard input.", "Give it there, or leave --api-key-stdin out.")
         return key
@@ -998,27 +916,27 @@ def _key_to_store(session: Session, *, interactive: bool) -> str:
 
 
 def _store_answers(
-    session: Session, settings: Settings, values: Mapping[str, str], key: str, *, interactive: bool
+    session: Session, settings: lancelot.Settings, values: Mapping[str, str], key: str, *, interactive: bool
 ) -> None:
     """Store the key, and the rest but for what belongs to a project, whose entry holds it."""
     try:
-        plain = {name: value if without_password(value) == value else "" for name, value in values.items()}
+        plain = {name: value if lancelot.without_password(value) == value else "" for name, value in values.items()}
         if session.arguments.scope == "user":
-            say(f"Stored: {store_settings(settings.config_dir, plain)}")
+            say(f"Stored: {lancelot.store_settings(settings.config_dir, plain)}")
         for name in (name for name, value in values.items() if value != plain[name]):
             say(f"{name} holds a password, so it was used and not stored: a client that starts the server must set it.")
         if key:
             host = key_name(settings.endpoint)
             # A keychain cannot list what it holds, and `--forget` is to find every key.
             hosts = {host, *read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()}
-            store_settings(settings.config_dir, {KEY_HOSTS: " ".join(sorted(hosts))})
-            place, why = save_key(settings, host, key, interactive=interactive)
+            lancelot.store_settings(settings.config_dir, {KEY_HOSTS: " ".join(sorted(hosts))})
+            place, why = lancelot.save_key(settings, host, key, interactive=interactive)
             say(f"The key for {host} was stored in the {place}.{f' {why}' if why else ''}")
         elif settings.api_key:
             say("The key in OPENAI_API_KEY was used and not stored: a client that starts the server must set it too.")
     except OSError as error:
         where = f"in {settings.config_dir} ({reason_of(error)})"
-        if NO_HOME in settings.config_dir.parents:
+        if lancelot.NO_HOME in settings.config_dir.parents:
             where = "on an account without a home folder"
         remedy = "Set LANCEDB_PATH and OPENAI_API_KEY in the client's configuration instead."
         raise LancelotError(f"The settings cannot be stored {where}.", remedy) from error
@@ -1032,15 +950,15 @@ def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, s
     if session.arguments.scope == "user":
         return client_variables(environ, known | dict(values))
     # All of it, since what the account has stored may become another project's; OpenAI is named where it has a server.
-    own = {"OPENAI_BASE_URL": OPENAI_URL} if "OPENAI_BASE_URL" in known else {}
+    own = {"OPENAI_BASE_URL": lancelot.OPENAI_URL} if "OPENAI_BASE_URL" in known else {}
     return client_variables(environ | own | {name: value for name, value in values.items() if value}, {})
 
 
 def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
     """Say which secrets of an address's store the client's server will not have, and where to put them."""
     path = values.get("LANCEDB_PATH") or session.settings.path or ""
-    if names := store_variables(path, session.environ)[1]:
-        file = STORES[scheme_of(path)].file
+    if names := lancelot.store_variables(path, session.environ)[1]:
+        file = lancelot.STORES[lancelot.scheme_of(path)].file
         or_file = f", or keep them in the store's own file, {file}" if file else ""
         say(f"\nIn this environment alone: {listed(names)}. Set them in the client's own environment{or_file}.")
 
@@ -1062,7 +980,7 @@ def _edit_clients(
     for client, path in _client_files(session):
         try:
             edit = plan_edit(client, path, entry_for(client), stored=stored)
-            if not edit.changes:
+            if edit.before == edit.after:
                 say(f"{client.title}: nothing to change in {edit.path}")
             elif session.arguments.dry_run:
                 say(edit_diff(client, edit))
@@ -1084,7 +1002,7 @@ def _may_start(session: Session, start: Session, variables: Mapping[str, str]) -
     if session.arguments.scope != "project" or not others:
         return True
     if sys.stdin.isatty() and not session.arguments.yes:
-        return agrees(f"The project's file sets {others} for the server. Start it with that?")
+        return lancelot.agrees(f"The project's file sets {others} for the server. Start it with that?")
     say(f"warning: The server was not started, since the project's file sets {others} for it.")
     say("Take that out of the file, or run `init` at a terminal without --yes to start it all the same.")
     return False
@@ -1130,9 +1048,9 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
 def _show_stored(session: Session) -> int:
     settings = session.settings
     secret = {setting.name for setting in SETTINGS if setting.secret}
-    say(f"Settings file: {settings.config_dir / SETTINGS_FILE}")
+    say(f"Settings file: {settings.config_dir / lancelot.SETTINGS_FILE}")
     for name, value in read_stored(settings.config_dir)[0].items():
-        say(f"  {name} = {'not shown' if name in secret else shown_path(one_line(value))}")
+        say(f"  {name} = {'not shown' if name in secret else lancelot.shown_path(lancelot.one_line(value))}")
     lookup = Embedder(settings).lookup
     say(f"Key for {host_of(settings.endpoint)}: {f'from the {lookup.place}' if lookup.place else 'none'}")
     for line in (*settings.problems, *lookup.reasons):
@@ -1142,11 +1060,11 @@ def _show_stored(session: Session) -> int:
 
 def _forget_stored(session: Session) -> int:
     settings = session.settings
-    urls = (OPENAI_URL, settings.endpoint, load_settings({}, settings.config_dir).endpoint)
+    urls = (lancelot.OPENAI_URL, settings.endpoint, load_settings({}, settings.config_dir).endpoint)
     noted = read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()
-    hosts = {*map(key_name, urls), *map(host_of, urls), *stored_hosts(settings.config_dir), *noted}
-    keys, reasons = forget_keys(settings, sorted(hosts), interactive=sys.stdin.isatty())
-    removed = [*keys, *filter(None, [remove_file(settings.config_dir / SETTINGS_FILE)])]
+    hosts = {*map(key_name, urls), *map(host_of, urls), *lancelot.stored_hosts(settings.config_dir), *noted}
+    keys, reasons = lancelot.forget_keys(settings, sorted(hosts), interactive=sys.stdin.isatty())
+    removed = [*keys, *filter(None, [remove_file(settings.config_dir / lancelot.SETTINGS_FILE)])]
     for line in (*(f"Removed: {thing}" for thing in removed), *reasons):
         say(line)
     if not removed:
@@ -1161,7 +1079,9 @@ def _set_up(session: Session) -> int:
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
     failed = [
-        check.name for check in report(unread_status(session.settings), MACHINE_CHECKS) if check.status == "failed"
+        check.name
+        for check in report(lancelot.unread_status(session.settings), lancelot.MACHINE_CHECKS)
+        if check.status == "failed"
     ]
     if "processor" in failed:
         raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
@@ -1173,11 +1093,11 @@ def _set_up(session: Session) -> int:
     environ = {name: value for name, value in session.environ.items() if name not in values}
     environ |= {"OPENAI_API_KEY": key} if key else {}
     trial = load_settings(environ, session.settings.config_dir, answers=values)
-    status = read_status(Searcher(trial))
+    status = lancelot.read_status(Searcher(trial))
     if status.error:
         raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
-    checks = report(status, (*FOLDER_CHECKS, EMBEDDING_CHECK))
-    if key and any(check.refused for check in checks) and find_key(replace(trial, api_key=None)).key:
+    checks = report(status, (*lancelot.FOLDER_CHECKS, EMBEDDING_CHECK))
+    if key and any(check.refused for check in checks) and lancelot.find_key(replace(trial, api_key=None)).key:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""
     _store_answers(session, trial, values, key, interactive=interactive)
@@ -1349,9 +1269,11 @@ def _index_documentation(session: Session, folder: Path) -> str:
 def _demo_lines(searcher: Searcher, tool: str, given: Mapping[str, Any]) -> str:
     """Return the lines of the command that answers as a tool does, or "" if the tool's own answer is for reading."""
     if tool == "lancedb_status":
-        return status_lines(examined_status(searcher))
+        return lancelot.status_lines(lancelot.examined_status(searcher))
     if tool == "lancedb_search":
-        return search_lines(searcher.search(SearchRequest(given["query"], given["limit"], given["searchType"])))
+        return lancelot.search_lines(
+            searcher.search(lancelot.SearchRequest(given["query"], given["limit"], given["searchType"]))
+        )
     return ""
 
 
@@ -1363,7 +1285,7 @@ async def _show_demo(session: Session, folder: Path) -> None:
     environ = {"LANCEDB_PATH": str(folder), "LANCEDB_TABLE": DEMO_TABLE, "LANCELOT_LOG_LEVEL": "error"}
     environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"} | start_environment(session.environ)
     settings = load_settings(environ, folder)
-    searcher = Searcher(settings, embedder=Embedder(settings, key=lambda _: KeyLookup(None)))
+    searcher = Searcher(settings, embedder=Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
     program, *arguments = session.command
     server = StdioServerParameters(command=program, args=arguments, env=environ)
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -1376,8 +1298,8 @@ async def _show_demo(session: Session, folder: Path) -> None:
         for name, given in calls:
             result = await client.call_tool(name, given)
             text = "".join(block.text for block in result.content if block.type == "text")
-            say_lines(f"\n> {name} {compact_json(given)}")
-            if session.arguments.json or not is_at_terminal():
+            say_lines(f"\n> {name} {lancelot.compact_json(given)}")
+            if session.arguments.json or not lancelot.is_at_terminal():
                 say(text)
             else:
                 say_lines(_demo_lines(searcher, name, given) or text.rstrip("\n"))
@@ -1414,7 +1336,7 @@ def _refuse_word(_value: str) -> NoReturn:
 def _add_init(parser: argparse.ArgumentParser) -> None:
     # Declared so that argparse does not repeat in its complaint what may be a key.
     parser.add_argument("word", nargs="?", type=_refuse_word, help=argparse.SUPPRESS)
-    parser.add_argument("--path", type=type_of_option(parse_path), help="the LanceDB folder")
+    parser.add_argument("--path", type=type_of_option(lancelot.parse_path), help="the LanceDB folder")
     parser.add_argument(
         "--api-key-stdin", action="store_true", help="read the API key from the first line of standard input"
     )
@@ -1434,7 +1356,9 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--table", type=type_of_option(parse_name), help="the table of calls that name none (LANCEDB_TABLE)"
+        "--table",
+        type=type_of_option(lancelot.parse_name),
+        help="the table of calls that name none (LANCEDB_TABLE)",
     )
 
 

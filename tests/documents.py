@@ -148,7 +148,7 @@ def snippets() -> str:
     titles: dict[tuple[str, str], list[str]] = {}
     for client in lancelot_setup.CLIENTS:
         language = "toml" if client.format == lancelot_setup.TOML else "json"
-        text = client.format.put("", client.keys, client.entry(SAMPLE, {}))
+        text = client.format.edited("", (client.key, "lancelot"), client.entry(SAMPLE, {}))
         text = re.sub(r'\[\s+("[^"]*")\s+\]', r"[\1]", text)  # a list of one word on one line
         titles.setdefault((language, text), []).append(client.title)
     parts = [f"{', '.join(names)}:\n\n```{language}\n{text}```" for (language, text), names in titles.items()]

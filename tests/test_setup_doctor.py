@@ -125,9 +125,9 @@ def test_where_every_check_breaks_every_line_is_failed(run: Run, monkeypatch: py
         message = "a cog fell out"
         raise RuntimeError(message)
 
-    checks = (*lancelot_setup.CHECKS, *lancelot_setup.LIVE_CHECKS)
+    checks = (*lancelot.CHECKS, *lancelot_setup.LIVE_CHECKS)
     broken = tuple(lancelot.Examination(check.name, break_down) for check in checks)
-    monkeypatch.setattr(lancelot_setup, "CHECKS", broken)
+    monkeypatch.setattr(lancelot, "CHECKS", broken)
     monkeypatch.setattr(lancelot_setup, "LIVE_CHECKS", ())
     monkeypatch.setattr(lancelot_setup, "check_server", break_down)
     monkeypatch.setattr(lancelot.Searcher, "status", break_down)
