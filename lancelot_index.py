@@ -47,7 +47,7 @@ import zlib
 from collections import ChainMap, Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lancelot import (
     COMPLETE_METADATA,
@@ -105,9 +105,6 @@ if TYPE_CHECKING:
 # One function a format makes a Document of a file's bytes: its title, and its text in sections that know their headings.
 # What is wrong with a file is an UnreadableError with the reason. Files may be hostile: sizes and depths are bounded, and
 # all of this runs in a child process, see Extraction.
-
-
-# --- the text of a file
 
 
 MAX_FILE_BYTES = 50_000_000
@@ -622,7 +619,7 @@ def html_document(text: str) -> Document:
     return collect("html", reader.sections, title=reader.title)
 
 
-# --- tables and records
+# --- tables, records and notebooks
 
 
 MAX_FIELD = 131_072
@@ -631,7 +628,6 @@ _NAMED_DELIMITER = re.compile(r'"?sep=([^\w"\n])"?[ ;,\t]*(?:\n|$)', re.IGNORECA
 """The first line by which a file tells Excel its separator; it is no row."""
 _COLUMN_NAME = re.compile(r"(?![-+(]?[$€£]?\d[\d.,:/ %-]*\)?$).{1,100}", re.DOTALL)
 """No number and no date, and not long."""
-MAX_NESTING = 200  # levels of JSON that are read
 
 
 def _delimiter(text: str, *, preferred: str) -> str:
@@ -669,30 +665,27 @@ def csv_document(text: str, *, preferred: str) -> Document:
     return plain_document(text)
 
 
-def json_lines(value: object, path: str = "", depth: int = 0) -> Iterator[str]:
+def json_text(value: object, path: str = "") -> str:
     """A `path: value` line for each scalar of a JSON value, in order; empty ones and null are left out."""
-    if depth > MAX_NESTING:
-        raise UnreadableError(f"nests deeper than {MAX_NESTING} levels")
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from json_lines(inner, f"{path}.{key}" if path else key, depth + 1)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from json_lines(inner, f"{path}[{number}]", depth + 1)
-    elif value not in ("", None):
-        scalar = value if isinstance(value, str) else json.dumps(value)
-        yield f"{path}: {scalar}" if path else scalar
-
-
-def _json_text(value: object, path: str = "") -> str:
-    """The lines of a JSON value, refused before they grow past what a document may hold."""
     lines: list[str] = []
     left = MAX_CHARACTERS
-    for line in json_lines(value, path):
-        left -= len(line)
-        if left < 0:
-            raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
-        lines.append(line)
+
+    def add(value: object, path: str) -> None:
+        nonlocal left
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(inner, f"{path}.{key}" if path else key)
+        elif isinstance(value, list):
+            for number, inner in enumerate(value):
+                add(inner, f"{path}[{number}]")
+        elif value not in ("", None):
+            scalar = value if isinstance(value, str) else json.dumps(value)
+            lines.append(f"{path}: {scalar}" if path else scalar)
+            left -= len(lines[-1])
+            if left < 0:
+                raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
+
+    add(value, path)
     return "\n".join(lines)
 
 
@@ -703,9 +696,9 @@ def json_document(text: str) -> Document:
     except ValueError:
         return plain_document(text)
     if isinstance(value, dict):
-        return collect("json", (Section(_json_text(inner, key), one_line(key)) for key, inner in value.items()))
+        return collect("json", (Section(json_text(inner, key), one_line(key)) for key, inner in value.items()))
     records = enumerate(value if isinstance(value, list) else [value], 1)
-    return collect("json", (Section(_json_text(record), place=f"record {at}") for at, record in records))
+    return collect("json", (Section(json_text(record), place=f"record {at}") for at, record in records))
 
 
 def jsonl_document(text: str) -> Document:
@@ -714,13 +707,10 @@ def jsonl_document(text: str) -> Document:
     for number, line in enumerate(text.split("\n"), 1):
         record = line
         with contextlib.suppress(ValueError):
-            record, is_json = _json_text(json.loads(line)), True
+            record, is_json = json_text(json.loads(line)), True
         if record:
             sections.append(Section(record, place=f"line {number}"))
     return collect("jsonl", sections) if is_json else plain_document(text)
-
-
-# --- notebooks
 
 
 def _notebook_text(value: object) -> str:
@@ -736,9 +726,8 @@ def _cell_sections(cell: Mapping[str, Any], path: HeadingPath, place: str) -> It
         return
     texts = [source]
     for output in cell.get("outputs") or ():
-        shown = {"data": {}, **output}
-        error = ": ".join(str(shown[key]) for key in ("ename", "evalue") if shown.get(key))
-        texts.append(_notebook_text(shown.get("text")) or _notebook_text(shown["data"].get("text/plain")) or error)
+        words = _notebook_text(output.get("text") or output.get("data", {}).get("text/plain"))
+        texts.append(words or ": ".join(str(output[key]) for key in ("ename", "evalue") if output.get(key)))
     yield Section("\n".join(filter(None, texts)), path.title, place=place)
 
 
@@ -928,7 +917,7 @@ def read_document(name: str, content: bytes) -> Document:
     try:
         document = TEXT_READERS.get(suffix, plain_document)(text)
     except RecursionError as error:
-        raise UnreadableError(f"nests deeper than {MAX_NESTING} levels") from error
+        raise UnreadableError("nests too deeply") from error
     doubt = f"is read as {guess}, which is a guess: save it as UTF-8 if letters are wrong"
     return replace(document, missing=doubt) if guess else document
 
@@ -1102,13 +1091,16 @@ def open_without_links(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: str | Path, most: int) -> bytes:
-    """The bytes of a regular file that no link leads to; UnreadableError if it is of another kind or larger than `most`."""
-    opened = open_without_links(path)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise UnreadableError("is not a regular file")
-    with os.fdopen(opened, "rb") as file:
-        content = file.read(most + 1)
+    """The bytes of a regular file that no link leads to; UnreadableError if there are none, or more than `most`."""
+    try:
+        opened = open_without_links(path)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+            raise UnreadableError("is not a regular file")
+        with os.fdopen(opened, "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise UnreadableError(f"cannot be opened ({reason_of(error)})") from error
     if len(content) > most:
         raise UnreadableError(f"is larger than {most / 1_000_000:g} MB")
     return content
@@ -1127,12 +1119,9 @@ def extract_file(path: str) -> Extraction:
     except IgnoredError as error:
         return Extraction(ignored=error.cause)
     except UnreadableError as error:
-        reason = error.cause
-    except OSError as error:
-        reason = f"cannot be opened: {error.strerror or error}"
+        return Extraction(failed=error.cause)
     except MemoryError:
-        reason = f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read"
-    return Extraction(failed=reason)
+        return Extraction(failed=f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read")
 
 
 def extract_files(reader: Iterable[bytes], writer: BinaryIO) -> None:
@@ -1240,13 +1229,8 @@ def is_below(root: Path) -> Callable[[str], bool]:
     return lambda source: source.startswith(prefix)
 
 
-class Pattern(NamedTuple):
-    """A pattern of an ignore file or option: the paths that it is about, and whether it ignores them or takes them back."""
-
-    regex: re.Pattern[bytes]
-    folders_only: bool
-    ignores: bool
-
+Pattern = tuple[re.Pattern[bytes], bool]
+"""The paths that a pattern is about, those of folders with a slash at the end; whether it ignores them or takes them back."""
 
 _TOKEN = re.compile(
     rb"(?P<deep>(?:\A|(?<=/))\*\*+(?:\\?/|\Z))|(?P<star>\*+)|(?P<any>\?)|(?P<char>\\.|[^\\\[])"
@@ -1297,6 +1281,7 @@ def pattern_regex(pattern: bytes) -> bytes:
 
     It matches as git's wildmatch.c and dir.c do: https://git-scm.com/docs/gitignore
     """
+    end = rb"(?<!/)/\Z" if pattern.endswith(b"/") else rb"(?<!/)/?\Z"
     pattern = pattern.removesuffix(b"/")
     pattern = pattern.removeprefix(b"/") if b"/" in pattern else b"**/" + pattern
     # git compares what stands before the first of these by itself, so that `**` in their place is at the beginning, too.
@@ -1304,7 +1289,7 @@ def pattern_regex(pattern: bytes) -> bytes:
     regex = re.escape(literal) + _TOKEN.sub(_token_regex, pattern[len(literal) :])
     numbers = itertools.count()
     groups = [_leftmost(group.split(b"\n"), b"[^/]*?", numbers) for group in regex.split(b"\0")]
-    return _leftmost(groups, b"(?:[^/]*/)*?", numbers) + rb"\Z"
+    return _leftmost(groups, b"(?:[^/]*/)*?", numbers) + end
 
 
 def read_patterns(folder: str, content: bytes) -> tuple[Pattern, ...]:
@@ -1324,18 +1309,15 @@ def read_patterns(folder: str, content: bytes) -> tuple[Pattern, ...]:
         if text and not text.startswith(b"#"):
             with contextlib.suppress(KeyError, ValueError):
                 regex = re.compile(re.escape(os.fsencode(folder)) + pattern_regex(pattern), flags)
-                patterns.append(Pattern(regex, pattern.endswith(b"/"), ignores=pattern == text))
+                patterns.append((regex, pattern == text))
     return tuple(patterns)
 
 
 def is_ignored(path: str, patterns: Sequence[Pattern]) -> bool | None:
     """Return whether a path, which ends in a slash if it is a folder's, is ignored, or None if no pattern is about it."""
-    name = os.fsencode(path.removesuffix("/"))
+    name = os.fsencode(path)
     # As in git, the last pattern decides, which is of the deepest folder.
-    for pattern in reversed(patterns):
-        if (path.endswith("/") or not pattern.folders_only) and pattern.regex.match(name):
-            return pattern.ignores
-    return None
+    return next((ignores for regex, ignores in reversed(patterns) if regex.match(name)), None)
 
 
 @contextlib.contextmanager
@@ -1349,29 +1331,6 @@ def _scan(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
         elif os.path.realpath(folder) != place:  # Windows
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         yield opened.enter_context(os.scandir(place))
-
-
-def _patterns_in(folder: Path, relative: str, patterns: tuple[Pattern, ...], notes: list[str]) -> tuple[Pattern, ...]:
-    """The patterns that hold in a folder, given those of the folders above; UnreadableError if they cannot be obeyed.
-
-    What is no regular file is no ignore file for git either, and is passed over.
-    """
-    for name in IGNORE_FILES:
-        path = folder / name
-        try:
-            if stat.S_ISREG(path.lstat().st_mode):
-                patterns += read_patterns(relative, read_regular(path, MAX_IGNORE_BYTES))
-            else:
-                shown = one_line(source_name(path))
-                notes[:] = [f"Ignore files that are no regular files are not obeyed, such as {shown}."]
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (OSError, UnreadableError) as error:
-            reason = error.cause if isinstance(error, UnreadableError) else f"cannot be read ({reason_of(error)})"
-            raise UnreadableError(f"its {name} {reason}") from error
-    if len(patterns) > MAX_PATTERNS:
-        raise UnreadableError(f"more than {MAX_PATTERNS:,} patterns of ignore files hold there")
-    return patterns
 
 
 @dataclass
@@ -1409,7 +1368,7 @@ class FileFinder:
             folder = self._top / relative
             try:
                 with _scan(folder) as entries:
-                    patterns = _patterns_in(folder, relative, patterns, self.notes)
+                    patterns = self._patterns_in(relative, patterns)
                     for entry in entries:
                         self._look_at(entry, relative, patterns, included=included)
             except OSError as error:
@@ -1424,6 +1383,23 @@ class FileFinder:
             )
         self.files.sort(key=lambda file: file.source)
         return self
+
+    def _patterns_in(self, relative: str, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
+        """The patterns that hold in a folder, given those of the folders above; UnreadableError if they cannot be obeyed."""
+        for name in IGNORE_FILES:
+            path = self._top / relative / name
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                if not stat.S_ISREG(path.lstat().st_mode):  # which is no ignore file for git either
+                    shown = one_line(source_name(path))
+                    self.notes = [f"Ignore files that are no regular files are not obeyed, such as {shown}."]
+                    continue
+                try:
+                    patterns += read_patterns(relative, read_regular(path, MAX_IGNORE_BYTES))
+                except UnreadableError as error:
+                    raise UnreadableError(f"its {name} {error.cause}") from error
+        if len(patterns) > MAX_PATTERNS:
+            raise UnreadableError(f"more than {MAX_PATTERNS:,} patterns of ignore files hold there")
+        return patterns
 
     def _look_at(
         self, entry: os.DirEntry[str], relative: str, patterns: tuple[Pattern, ...], *, included: bool
@@ -1476,30 +1452,25 @@ BULK_RETRIES = 6
 BULK_SECONDS = 300.0
 
 
+@dataclass
 class BulkEmbedder:
-    """Embeds many texts; `notes` says why some have no vector.
+    """Embeds many texts; `failure` is the sentence on why no more are sent, or "" as long as the server works."""
 
-    `failure` is the sentence on why no more texts are sent, or "" as long as the server works.
-    """
-
-    def __init__(self, embedder: Embedder, *, stop: threading.Event | None = None) -> None:
-        self.model = embedder.model
-        self.is_named = embedder.is_named
-        self._embedder = embedder
-        self._stop = stop or threading.Event()
-        self.failure = ""
-        self._refused: set[str] = set()
-        self._worked = False
+    server: Embedder
+    stop: threading.Event = field(default_factory=threading.Event)
+    failure: str = field(default="", init=False)
+    _refused: set[str] = field(default_factory=set, init=False)
+    _worked: bool = field(default=False, init=False)
 
     @property
     def works(self) -> bool:
         """Whether vectors can be made, and the server has not failed."""
-        return self._embedder.available and not self.failure
+        return self.server.available and not self.failure
 
     @property
     def notes(self) -> list[str]:
         """Sentences on why texts have no vector."""
-        notes = [] if self._embedder.available else [self._embedder.why_not]
+        notes = [] if self.server.available else [self.server.why_not]
         notes += [f"Chunks were left without a vector: {self.failure}"] if self.failure else []
         refused = plural(len(self._refused), "text")
         return notes + ([f"The embedding server gave no vector for {refused}."] if self._refused else [])
@@ -1517,10 +1488,10 @@ class BulkEmbedder:
             return list(itertools.chain.from_iterable(vectors))
 
     def _batch(self, texts: list[str], model: str, retries: int) -> list[Vector[float] | None]:
-        if self.failure or self._stop.is_set():
+        if self.failure or self.stop.is_set():
             return [None] * len(texts)
         try:
-            vectors = self._embedder.request_vectors(texts, model, seconds=BULK_SECONDS, retries=retries)
+            vectors = self.server.request_vectors(texts, model, seconds=BULK_SECONDS, retries=retries)
         except LancelotError as error:
             if error.kind != "refused-texts" or texts == [PLAIN_TEXT]:
                 self.failure = str(error)
@@ -1880,7 +1851,7 @@ def forget_folder(request: IndexRequest) -> tuple[int, int]:
 
 def hash_file(path: Path) -> str:
     """The SHA-256 of a file's content in hexadecimal, or "" if it cannot be read: the extractor says why."""
-    with contextlib.suppress(OSError, UnreadableError):
+    with contextlib.suppress(UnreadableError):
         return hashlib.sha256(read_regular(path, MAX_FILE_BYTES)).hexdigest()
     return ""
 
@@ -2013,14 +1984,14 @@ class IndexRun:
 
     def _choose_model(self, table: ChunkTable) -> None:
         """Make the column of vectors where there is none; by force the vectors of another model get a new one."""
-        model = self.embedder.model
+        model = self.embedder.server.model
         if not self.embedder.works:
             return
         if not table.length or self.request.force:
             length = self.embedder.length_of(model)
             if length and (model, length) != (table.model, table.length):
                 table.add_column(vector_field(model, length))
-        elif model != table.model and self.embedder.is_named:
+        elif model != table.model and self.embedder.server.is_named:
             self.notes.append(f"The vectors are by {table.model}, which is used again; --force makes them by {model}.")
 
     def _index_files(self, table: ChunkTable | None, listing: FileFinder) -> None:
@@ -2086,7 +2057,7 @@ class IndexRun:
             where = any_of("id", missing[start : start + BATCH_CHUNKS])
             rows = table.rows("id", "text", where=where).to_pylist()
             texts = list(dict.fromkeys(row["text"] for row in rows))
-            made = self.embedder.embed(texts, model=table.model or self.embedder.model)
+            made = self.embedder.embed(texts, model=table.model or self.embedder.server.model)
             if lengths := {len(vector) for vector in made if vector} - {table.length}:
                 change = f"vectors of length {max(lengths)} now, and those of the table have {table.length}"
                 self.embedder.failure = f"{table.model} gives {change}; --force makes all of them anew."

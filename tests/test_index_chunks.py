@@ -323,5 +323,5 @@ def test_the_child_answers_a_line_with_a_line_and_loads_no_database(tmp_path: Pa
     )
     first, second = map(json.loads, ended.stdout.splitlines())
     assert first["chunks"] == [{"text": "words", "title": "a", "place": "line 1", "index": 0, "extractor": "text"}]
-    assert second["failed"] == "cannot be opened: No such file or directory"
+    assert second["failed"] == "cannot be opened (No such file or directory)"
     assert not re.search(rb"\| +(lancedb|pyarrow|mcp|openai|numpy)\b", ended.stderr)

@@ -124,7 +124,7 @@ def test_a_server_that_fails_for_good_is_left_alone(serve: Callable[..., Any]) -
 
 def test_when_the_run_is_stopped_nothing_more_is_asked(serve: Callable[..., Any]) -> None:
     server, bulk = serve()
-    bulk._stop.set()  # noqa: SLF001 - the run holds the same event
+    bulk.stop.set()
     assert not any(bulk.embed(TEXTS, model="m"))
     assert server.batches == []
 

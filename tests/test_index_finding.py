@@ -333,14 +333,18 @@ def test_a_folder_whose_ignore_file_cannot_be_obeyed_is_not_indexed(
 def test_an_ignore_file_that_cannot_be_read_keeps_its_folder_out(
     make_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> bytes:
-        raise PermissionError(13, "Permission denied")
+    open_path = lancelot_index.open_without_links
 
-    monkeypatch.setattr(lancelot_index, "read_regular", refuse)
+    def refuse(path: Path, flags: int = os.O_RDONLY) -> int:
+        if path.name == ".gitignore":
+            raise PermissionError(13, "Permission denied")
+        return open_path(path, flags)
+
+    monkeypatch.setattr(lancelot_index, "open_without_links", refuse)
     root = make_files({"a/x.key": "", "a/.gitignore": "*.key\n", "b.md": ""})
     assert found(root) == ["b.md"]
     assert not_indexed(root) == {
-        "a": "its .gitignore cannot be read (Permission denied)",
+        "a": "its .gitignore cannot be opened (Permission denied)",
     }
 
 

@@ -808,9 +808,9 @@ def test_a_hostile_file_is_read_in_seconds(name: str) -> None:
     lancelot.bounded(run, seconds=30, name=name)
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "[" * 500 + "1" + "]" * 500])
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "[" * 2000 + "1" + "]" * 2000])
 def test_json_that_nests_too_deep_is_refused(content: str) -> None:
-    assert refusal("a.json", content) == "nests deeper than 200 levels"
+    assert refusal("a.json", content) == "nests too deeply"
 
 
 def test_the_limits_of_a_document_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
