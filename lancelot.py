@@ -58,7 +58,7 @@ from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from operator import ge, gt, le, lt, mul
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, ParamSpec, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TextIO, TypeVar, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
@@ -659,7 +659,7 @@ class Settings:
         "LANCELOT_CHAT_TIMEOUT",
         "Seconds that the chat model may take for an answer, at most 600.",
         parse_seconds,
-        default=120.0,
+        120.0,
     )
     index_roots: tuple[str, ...] | None = _setting(
         "LANCELOT_INDEX_ROOTS",
@@ -705,14 +705,9 @@ SETTINGS = tuple(
 
 NO_HOME = Path(os.devnull)
 """Stands for the home folder of an account that has none: nothing is found below it, and nothing can be made there."""
-
-
-SETTINGS_FILE = "settings.json"
-"""Below the configuration folder, what `init` writes: a JSON object by variable name."""
-CREDENTIALS_FILE = "credentials.json"
-"""The encrypted keys: a JSON object by host."""
-KEY_FILE = "credentials.key"
-"""The random key, KEY_BYTES long, that encrypts the keys if no passphrase is set."""
+SETTINGS_FILE = "settings.json"  # a JSON object by variable name, which `init` writes
+CREDENTIALS_FILE = "credentials.json"  # a JSON object by host, of the encrypted keys
+KEY_FILE = "credentials.key"  # the random key that encrypts them if no passphrase is set
 
 
 def home_folder() -> Path:
@@ -738,22 +733,25 @@ def reason_of(error: BaseException) -> str:
     return (isinstance(error, OSError) and error.strerror) or one_line(str(error)) or type(error).__name__
 
 
-def read_stored(config_dir: Path) -> tuple[dict[str, str], LancelotError | None]:
-    """Return what the settings file holds, and what is wrong with it, or None."""
-    path, values, wrong = config_dir / SETTINGS_FILE, None, "is not a JSON object"
+def _read_object(path: Path) -> tuple[dict[str, Any], str]:
+    """Return the JSON object that a file holds, {} if there is no file, and what is wrong with it, or ""."""
+    values, wrong = None, "is no file"
     try:
         if stat.S_ISREG(path.stat().st_mode):
-            values = parse_json_object(path.read_text(encoding="utf-8-sig"))
-        else:
-            wrong = "is no file"
+            values, wrong = parse_json_object(path.read_text(encoding="utf-8-sig")), "is not a JSON object"
     except (FileNotFoundError, NotADirectoryError):
-        return {}, None
+        values = {}
     except (OSError, ValueError) as error:
         wrong = f"cannot be read ({reason_of(error)})"
-    if values is None:
-        cause = f"The settings file {path} {wrong}, so its values are not used."
-        return {}, LancelotError(cause, "Run `lancelot init`, which writes the file anew.")
-    return {name: str(value) for name, value in values.items() if isinstance(value, str | int | float)}, None
+    return ({}, wrong) if values is None else (values, "")
+
+
+def read_stored(config_dir: Path) -> tuple[dict[str, str], LancelotError | None]:
+    """Return what the settings file holds, and what is wrong with it, or None."""
+    values, wrong = _read_object(config_dir / SETTINGS_FILE)
+    cause = f"The settings file {config_dir / SETTINGS_FILE} {wrong}, so its values are not used."
+    problem = LancelotError(cause, "Run `lancelot init`, which writes the file anew.") if wrong else None
+    return {name: str(value) for name, value in values.items() if isinstance(value, str | int | float)}, problem
 
 
 def without_password(text: str) -> str:
@@ -779,14 +777,6 @@ def _invalid_setting(setting: Setting, text: str, origin: Origin, allowed: str) 
     used = "no value" if setting.default is None else f"the default {setting.default}"
     cause = f"{setting.name} ({origin}) is {value}, but allowed is {allowed}; {used} is used."
     return LancelotError(cause, f"Correct {setting.name}, or unset it.", kind="invalid")
-
-
-def _relative_path(path: str) -> LancelotError:
-    now = ""
-    with contextlib.suppress(OSError):
-        now = f" (now {Path.cwd()})"
-    cause = f'LANCEDB_PATH is the relative path "{one_line(path)}", which depends on where the client starts the server{now}.'
-    return LancelotError(cause, "Set LANCEDB_PATH to an absolute path.")
 
 
 def load_settings(
@@ -817,7 +807,8 @@ def load_settings(
             origins[name] = "invalid"
     path = values.get("path")
     if path and not is_address(path) and not Path(path).is_absolute():
-        problems.append(_relative_path(path))
+        cause = f'LANCEDB_PATH is the relative path "{one_line(path)}", which depends on where the client starts the server.'
+        problems.append(LancelotError(cause, "Set LANCEDB_PATH to an absolute path."))
     return Settings(config_dir, origins, tuple(problems), **values)
 
 
@@ -864,13 +855,16 @@ KEY_HOSTS = "KEY_HOSTS"
 """The entry of the settings file, besides the settings, that names the hosts with a stored key."""
 
 
+def _write_object(path: Path, values: Mapping[str, Any]) -> None:
+    write_private(path, clean_surrogates(json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+
+
 def store_settings(config_dir: Path, values: Mapping[str, str]) -> Path:
     """Merge values into the settings file; a value of "" takes its name out. ValueError refuses secrets."""
     if secret := {setting.name for setting in SETTINGS if setting.secret} & set(values):
         raise ValueError(f"secrets do not belong in the settings file: {listed(secret)}")
-    merged = {name: value for name, value in {**read_stored(config_dir)[0], **values}.items() if value}
     path = config_dir / SETTINGS_FILE
-    write_private(path, clean_surrogates(json.dumps(merged, indent=2, ensure_ascii=False) + "\n").encode())
+    _write_object(path, {name: value for name, value in {**read_stored(config_dir)[0], **values}.items() if value})
     return path
 
 
@@ -994,23 +988,6 @@ _SCRYPT = {"n": 2**16, "r": 8, "p": 2}
 """One of the settings that OWASP's Password Storage Cheat Sheet gives for scrypt; 64 MiB of memory."""
 
 
-def _sealed_entries(config_dir: Path) -> dict[str, Any]:
-    path, why = config_dir / CREDENTIALS_FILE, "is damaged"
-    try:
-        entries = parse_json_object(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        entries, why = None, f"cannot be read ({reason_of(error)})"
-    if entries is None:
-        raise LancelotError(f"The credential file {path} {why}.", STORE_AGAIN, kind="damaged")
-    return entries
-
-
-def _write_entries(config_dir: Path, entries: Mapping[str, Any]) -> None:
-    write_private(config_dir / CREDENTIALS_FILE, (json.dumps(entries, indent=2) + "\n").encode())
-
-
 def _sealing_key(settings: Settings, salt: bytes, *, create: bool) -> bytes:
     """Return the key that seals: by scrypt (RFC 7914) from the passphrase, else the random key file's."""
     if settings.passphrase:
@@ -1023,9 +1000,8 @@ def _sealing_key(settings: Settings, salt: bytes, *, create: bool) -> bytes:
             write_private(path, secrets.token_bytes(KEY_BYTES))
         return path.read_bytes()
     except OSError as error:
-        raise LancelotError(
-            f"The key file {path} cannot be read ({reason_of(error)}).", STORE_AGAIN, kind="damaged"
-        ) from error
+        cause = f"The key file {path} cannot be read ({reason_of(error)})."
+        raise LancelotError(cause, STORE_AGAIN, kind="damaged") from error
 
 
 def _unseal(settings: Settings, host: str, entry: Mapping[str, str]) -> str:
@@ -1048,7 +1024,11 @@ def file_read(settings: Settings, host: str) -> str | None:
     from cryptography.exceptions import InvalidTag
     from cryptography.fernet import InvalidToken
 
-    entry = _sealed_entries(settings.config_dir).get(host)
+    path = settings.config_dir / CREDENTIALS_FILE
+    entries, wrong = _read_object(path)
+    if wrong:
+        raise LancelotError(f"The credential file {path} {wrong}.", STORE_AGAIN, kind="damaged")
+    entry = entries.get(host)
     if entry is None:
         return None
     if isinstance(entry, dict) and (entry.get("kdf") == "scrypt") != bool(settings.passphrase):
@@ -1066,9 +1046,8 @@ def file_write(settings: Settings, host: str, key: str) -> None:
     """Seal a key by Fernet (https://github.com/fernet/spec), together with the name of the host that it is for."""
     from cryptography.fernet import Fernet
 
-    entries: dict[str, Any] = {}
-    with contextlib.suppress(LancelotError):
-        entries = _sealed_entries(settings.config_dir)
+    path = settings.config_dir / CREDENTIALS_FILE
+    entries, _ = _read_object(path)
     salt = secrets.token_bytes(16)
     fernet = Fernet(base64.urlsafe_b64encode(_sealing_key(settings, salt, create=True)))
     entries[host] = {
@@ -1076,7 +1055,7 @@ def file_write(settings: Settings, host: str, key: str) -> None:
         "salt": base64.b64encode(salt).decode(),
         "token": fernet.encrypt(json.dumps([host, key]).encode()).decode(),
     }
-    _write_entries(settings.config_dir, entries)
+    _write_object(path, entries)
 
 
 def find_stored_key(settings: Settings, host: str) -> KeyLookup:
@@ -1128,10 +1107,10 @@ def save_key(settings: Settings, host: str, key: str, *, interactive: bool) -> t
     except LancelotError as error:
         file_write(settings, host, key)
         return "encrypted file", str(error)
-    with contextlib.suppress(LancelotError):
-        entries = _sealed_entries(settings.config_dir)
-        if entries.pop(host, None) is not None:
-            _write_entries(settings.config_dir, entries)
+    path = settings.config_dir / CREDENTIALS_FILE
+    entries, _ = _read_object(path)
+    if entries.pop(host, None) is not None:
+        _write_object(path, entries)
     return "system keychain", None
 
 
@@ -1155,9 +1134,7 @@ def forget_keys(settings: Settings, hosts: Iterable[str], *, interactive: bool) 
 
 def stored_hosts(config_dir: Path) -> list[str]:
     """Return the hosts that the encrypted file holds keys for."""
-    with contextlib.suppress(LancelotError):
-        return sorted(_sealed_entries(config_dir))
-    return []
+    return sorted(_read_object(config_dir / CREDENTIALS_FILE)[0])
 
 
 # ======================================================================================================================
@@ -3149,13 +3126,32 @@ MODELS = {
 """Known models by the length of their vectors."""
 MODEL_LENGTHS = {model: length for length, models in MODELS.items() for model in models}
 CACHED_VECTORS = 256
-TEXTS_REFUSED = (400, 413, 422, 500)
-"""Answers of HTTP that say that these texts are not taken: too many, too long, or one that the server stumbles over."""
 PLAIN_TEXT = "lancelot"
 """Sent to see whether a server gives vectors at all, and of what length."""
 MAX_REPLY_BYTES = 32 * 1024 * 1024
 _STREAM_END = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
 _OF_TRANSFER = ("content-encoding", "content-length", "transfer-encoding")
+
+_FAILURES: Mapping[str | int, tuple[ErrorKind, str]] = {
+    "key": ("refused-key", "cannot be given this API key, which is not one line of ASCII characters"),
+    "no key": ("denied", "asks for an API key, and none is set (HTTP 401)"),
+    "slow": ("no-answer", "did not answer within {detail}"),
+    "unreachable": ("failed", "cannot be reached ({detail})"),
+    "proxy": ("failed", "cannot be asked through the proxy that the environment names"),
+    "unusable": ("failed", "cannot be asked"),
+    "no embedding": ("refused-texts", "answered with something that is no embedding"),
+    "no reply": ("failed", "{detail}"),
+    **dict.fromkeys(range(300, 400), ("failed", "sends to another address, which is not followed (HTTP {failure})")),
+    # Too many texts, too long ones, or one that the server stumbles over.
+    **dict.fromkeys((422, 500), ("refused-texts", "failed with HTTP {failure}")),
+    400: ("refused-texts", "did not accept the request (HTTP 400)"),
+    413: ("refused-texts", "did not accept a request of this length (HTTP 413)"),
+    401: ("refused-key", "refused the API key (HTTP 401)"),
+    403: ("denied", "does not allow this API key to {verb} (HTTP 403)"),
+    404: ("failed", 'does not know the model "{detail}" or the address (HTTP 404)'),
+    429: ("busy", "reached its rate limit or the key's quota (HTTP 429)"),
+}
+"""What goes wrong with a server, by a name or its HTTP status: the error's kind and the end of a sentence on the server."""
 
 Vector = array.array
 """Floats of 32 bits, as tables hold them: a tuple of Python's takes eight times as much."""
@@ -3263,14 +3259,13 @@ def _bounded_client(calls: threading.local, **options: Any) -> Any:
 
 
 class _Endpoint:
-    """An OpenAI-compatible server that is asked with one key and within one time limit.
-
-    The key is looked for once, when it is first needed. The classes below say what differs between kinds of servers.
-    """
+    """An OpenAI-compatible server that is asked with one key, which is looked for when it is first needed."""
 
     kind: str
-    reasons: ClassVar[Mapping[int, str]] = {}
-    """What an HTTP status means of this kind of server; {model} stands for the model."""
+    verb: str
+    other_remedy = ""
+    remedies: Mapping[Any, str]
+    """What to do about a failure, as _FAILURES names it; `other_remedy` about one that is not here."""
 
     def __init__(
         self, settings: Settings, *, address: str, seconds: float, key: Callable[[Settings], KeyLookup]
@@ -3321,58 +3316,40 @@ class _Endpoint:
 
         key = self.lookup.key or ""
         if not (key.isascii() and key.isprintable()):
-            raise self._failure("cannot be given this API key, which is not one line of ASCII characters", "key")
+            raise self._failure("key")
         try:
             # Time limits inside the client are by read, so a server that trickles would outlast them.
             return bounded(run, seconds=seconds, name=f"the {self.kind} call")
         except (TimeoutError, openai.APITimeoutError, httpx2.TimeoutException) as error:
             call.break_off()
-            raise self._failure(f"did not answer within {seconds:g} s", "slow") from error
+            raise self._failure("slow", f"{seconds:g} s") from error
         except openai.APIConnectionError as error:
-            raise self._failure(f"cannot be reached ({_connection_reason(error)})", "unreachable") from error
+            raise self._failure("unreachable", _connection_reason(error)) from error
         except openai.APIStatusError as error:
-            raise self._failure(self._status_reason(error.status_code, model), error.status_code) from error
+            lacks_key = error.status_code == 401 and not key  # noqa: PLR2004 - HTTP's Unauthorized
+            raise self._failure("no key" if lacks_key else error.status_code, shorten(one_line(model), 100)) from error
         except ImportError as error:  # what a SOCKS proxy needs is not inside
-            raise self._failure("cannot be asked through the proxy that the environment names") from error
+            raise self._failure("proxy") from error
         except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, OSError) as error:
-            raise self._failure("cannot be asked") from error
+            raise self._failure("unusable") from error
 
-    def _status_reason(self, status: int, model: str) -> str:
-        if status == 401 and not self.lookup.key:  # noqa: PLR2004 - HTTP's Unauthorized
-            return " ".join(["asks for an API key, and none is set (HTTP 401)", *map(str, self.lookup.unread)])
-        of_every_kind = {
-            401: "refused the API key (HTTP 401)",
-            429: "reached its rate limit or the key's quota (HTTP 429)",
-        }
-        reason = {**of_every_kind, **self.reasons}.get(status, f"failed with HTTP {status}")
-        return reason.replace("{model}", shorten(one_line(model), 100))
-
-    def _remedy(self, failure: str | int) -> str:
-        """Return what to do about a failure, given by its name or its HTTP status; "" if its words say so themselves."""
-        del failure
-        return ""
-
-    def _failure(self, what: str, failure: str | int = "") -> LancelotError:
-        kinds: Mapping[str | int, ErrorKind] = {
-            "slow": "no-answer",
-            "key": "refused-key",
-            401: "refused-key" if self.lookup.key else "denied",
-            403: "denied",
-            429: "busy",
-            **dict.fromkeys((*TEXTS_REFUSED, "no embedding"), "refused-texts"),
-        }
-        cause = f"The {self.kind} server at {host_of(self._address)} {what}."
-        return LancelotError(cause, self._remedy(failure), kind=kinds.get(failure, "failed"))
+    def _failure(self, failure: str | int, detail: str = "") -> LancelotError:
+        kind, what = _FAILURES.get(failure, ("failed", "failed with HTTP {failure}"))
+        what = what.format(failure=failure, detail=detail, verb=self.verb)
+        causes = [f"The {self.kind} server at {host_of(self._address)} {what}."]
+        causes += map(str, self.lookup.unread if failure == "no key" else ())
+        return LancelotError(" ".join(causes), self.remedies.get(failure, self.other_remedy), kind=kind)
 
 
 class Embedder(_Endpoint):
     """Embeds queries for one process; the vectors of the last ones are remembered."""
 
     kind = "embedding"
-    reasons: ClassVar = {
-        400: 'did not accept the request (HTTP 400); check that "{model}" is an embedding model of that server',
-        403: "does not allow this API key to embed (HTTP 403)",
-        404: 'does not know the model "{model}" or the address (HTTP 404); check EMBEDDING_MODEL and OPENAI_BASE_URL',
+    verb = "embed"
+    remedies: Mapping[Any, str] = {
+        400: "Check that EMBEDDING_MODEL is an embedding model of that server.",
+        404: "Check EMBEDDING_MODEL and OPENAI_BASE_URL.",
+        **dict.fromkeys(range(300, 400), "Set OPENAI_BASE_URL to the address itself."),
     }
 
     def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_key) -> None:
@@ -3411,7 +3388,7 @@ class Embedder(_Endpoint):
             vectors = self.request_vectors(missing, model)
             known |= {text: vector for text, vector in zip(missing, vectors, strict=True) if vector}
             if len(known) < len(set(texts)):
-                raise self._failure("answered with something that is no embedding")
+                raise self._failure("no embedding")
         with self._lock:
             for text in texts:
                 self._remembered[model, text] = known[text]
@@ -3432,7 +3409,7 @@ class Embedder(_Endpoint):
         answer = self._call(lambda: self._post(texts, model, limit, retries), model=model, seconds=limit)
         vectors = vectors_of(answer, len(texts))
         if len({len(vector) for vector in vectors if vector}) != 1:
-            raise self._failure("answered with something that is no embedding", "no embedding")
+            raise self._failure("no embedding")
         return vectors
 
     def _post(self, texts: list[str], model: str, seconds: float, retries: int) -> Any:
@@ -3496,16 +3473,28 @@ class ChatModel(_Endpoint):
     """Asks the chat model that LANCELOT_CHAT_MODEL names, one request at a time without memory of those before."""
 
     kind = "chat"
-    reasons: ClassVar = {
-        400: "did not accept the request (HTTP 400)",
-        403: "does not allow this API key to chat (HTTP 403)",
-        404: 'does not know the model "{model}" or the address (HTTP 404)',
-        413: "did not accept a request of this length (HTTP 413)",
-        **dict.fromkeys(range(300, 400), "sends to another address, which is not followed"),
+    verb = "chat"
+    other_remedy = "Ask again, or set LANCELOT_CHAT_MODEL to another model."
+    remedies: Mapping[Any, str] = {
+        **dict.fromkeys(("key", "no key", 401, 403), "Set LANCELOT_CHAT_API_KEY to a key of that server."),
+        **dict.fromkeys(range(300, 400), "Set LANCELOT_CHAT_BASE_URL to the address itself."),
+        "slow": "Ask again, since a model may have to be loaded first, or raise LANCELOT_CHAT_TIMEOUT.",
+        "unreachable": "Start it, or set LANCELOT_CHAT_BASE_URL to the address of a server that runs.",
+        400: "Check that LANCELOT_CHAT_MODEL is a chat model of that server, or ask with a smaller topK.",
+        404: "Set LANCELOT_CHAT_MODEL to a model that it has.",
+        413: "Ask with a smaller topK.",
+        429: "Wait a while, then ask again.",
     }
 
     def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_chat_key) -> None:
         super().__init__(settings, address=settings.chat_endpoint, seconds=settings.chat_timeout, key=key)
+        if host_of(self._address).endswith(":11434"):  # Ollama's port
+            start, model = self.remedies["unreachable"], shorten(one_line(settings.chat_model or ""), 100)
+            self.remedies = {
+                **self.remedies,
+                "unreachable": start.replace("it", "it with `ollama serve`", 1),
+                404: f"Get it with `ollama pull {model}`, or set LANCELOT_CHAT_MODEL to a model that it has.",
+            }
 
     def check(self) -> str:
         """Return the model's name; LancelotError if the settings do not allow to ask it."""
@@ -3528,10 +3517,10 @@ class ChatModel(_Endpoint):
         try:
             reply = reply_of(parts)
         except ValueError as error:
-            raise self._failure(str(error), "no reply") from error
+            raise self._failure("no reply", str(error)) from error
         if not reply.text:
             why = "used up its length before it came to an answer" if reply.finish == "length" else "answered nothing"
-            raise self._failure(why, "no reply")
+            raise self._failure("no reply", why)
         return reply
 
     def _post(self, model: str, system: str, user: str) -> list[Any]:
@@ -3551,26 +3540,6 @@ class ChatModel(_Endpoint):
         except (ValueError, TypeError, AttributeError, RecursionError):
             return [None]
         return (parts or [None]) + ([_DONE] if _STREAM_END.search(body) else [])
-
-    def _remedy(self, failure: str | int) -> str:
-        is_ollama = host_of(self._address).endswith(":11434")
-        model = shorten(one_line(self._settings.chat_model or ""), 100)
-        key = "Set LANCELOT_CHAT_API_KEY to a key of that server."
-        remedies: Mapping[str | int, str] = {
-            "unreachable": f"{'Start it with `ollama serve`' if is_ollama else 'Start it'}, or set "
-            "LANCELOT_CHAT_BASE_URL to the address of a server that runs.",
-            "slow": "Ask again, since a model may have to be loaded first, or raise LANCELOT_CHAT_TIMEOUT.",
-            "key": key,
-            401: key,
-            403: key,
-            404: f"{f'Get it with `ollama pull {model}`, or set' if is_ollama else 'Set'} LANCELOT_CHAT_MODEL to a model "
-            "that it has.",
-            400: "Check that LANCELOT_CHAT_MODEL is a chat model of that server, or ask with a smaller topK.",
-            413: "Ask with a smaller topK.",
-            429: "Wait a while, then ask again.",
-            **dict.fromkeys(range(300, 400), "Set LANCELOT_CHAT_BASE_URL to the address itself."),
-        }
-        return remedies.get(failure, "Ask again, or set LANCELOT_CHAT_MODEL to another model.")
 
 
 # ======================================================================================================================

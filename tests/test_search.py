@@ -171,7 +171,7 @@ def test_a_dead_endpoint_is_named_with_the_reason(search_type: SearchType, make_
         (("--fail-with", "404"), 'does not know the model "text-embedding-ada-002" or the address (HTTP 404)'),
         (("--fail-with", "429"), "reached its rate limit or the key's quota (HTTP 429)"),
         (("--fail-with", "500"), "failed with HTTP 500"),
-        (("--fail-with", "302"), "failed with HTTP 302"),
+        (("--fail-with", "302"), "sends to another address, which is not followed (HTTP 302)"),
         (("--delay", "20"), "did not answer within 0.5 s"),
         (("--wrong-dimensions",), "length 384, but the model text-embedding-ada-002 gives length 400"),
     ],

@@ -301,8 +301,8 @@ def test_a_server_that_is_not_there_is_told_with_how_to_start_it(make_settings: 
 
 def test_of_ollama_the_remedies_are_its_commands(make_settings: MakeSettings) -> None:
     model = ChatModel(make_settings(LANCELOT_CHAT_MODEL="qwen2.5:3b"), key=no_key)
-    remedies = [model._remedy(failure) for failure in ("unreachable", 404)]  # noqa: SLF001 - port 11434 may be anyone's
-    assert remedies == [
+    # Port 11434 may be anyone's, so nothing is asked.
+    assert [model.remedies[failure] for failure in ("unreachable", 404)] == [
         "Start it with `ollama serve`, or set LANCELOT_CHAT_BASE_URL to the address of a server that runs.",
         "Get it with `ollama pull qwen2.5:3b`, or set LANCELOT_CHAT_MODEL to a model that it has.",
     ]
@@ -325,7 +325,9 @@ def test_a_redirect_is_not_followed(
 ) -> None:
     elsewhere = chat()["LANCELOT_CHAT_BASE_URL"] + "/chat/completions"
     settings = make_settings(**chat("--redirect", elsewhere), LANCELOT_CHAT_API_KEY="sk-secret")
-    assert "sends to another address, which is not followed. Set LANCELOT_CHAT_BASE_URL" in told(ChatModel(settings))
+    assert "sends to another address, which is not followed (HTTP 307). Set LANCELOT_CHAT_BASE_URL" in told(
+        ChatModel(settings)
+    )
     assert len(asked()) == 1
 
 
