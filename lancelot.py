@@ -3376,10 +3376,7 @@ class Embedder(_Endpoint):
         return " ".join(["No API key is set, so there are no embeddings.", *map(str, self.lookup.unread)])
 
     def embed(self, texts: Sequence[str], *, model: str | None = None) -> list[tuple[float, ...]]:
-        """Return the vector of each text by a model, that of the settings if none is named.
-
-        LancelotError says in one sentence why there is none.
-        """
+        """Return the vector of each text by a model, that of the settings if none is named; LancelotError if one has none."""
         model = model or self.model
         with self._lock:
             known = {text: self._remembered[model, text] for text in texts if (model, text) in self._remembered}

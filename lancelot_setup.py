@@ -679,8 +679,8 @@ def check_embeddings(status: Status) -> Iterator[Check]:
         try:
             length = len(embedder.embed([lancelot.PLAIN_TEXT], model=model)[0])
         except LancelotError as error:
-            remedy, refused = _embedding_remedy(error.kind, status), error.kind == "refused-key"
-            yield Check("embeddings", "failed", str(error), remedy, refused=refused)
+            remedy = error.remedy or _embedding_remedy(error.kind, status)
+            yield Check("embeddings", "failed", error.cause, remedy, refused=error.kind == "refused-key")
             continue
         yield Check("embeddings", "ok", f"{host_of(settings.endpoint)} embeds with {model}: length {length}.")
         for layout in layouts:

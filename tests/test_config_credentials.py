@@ -381,7 +381,7 @@ def test_a_missing_key_file_is_told_and_not_made_by_reading(make_settings: Make,
 
 def test_a_file_that_may_not_be_read_is_told(make_settings: Make, config_dir: Path) -> None:
     (config_dir / "credentials.json").mkdir(parents=True)
-    assert "credentials.json cannot be read (" in refusal(make_settings())
+    assert "credentials.json is no file" in refusal(make_settings())
 
 
 @settings(max_examples=40)

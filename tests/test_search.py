@@ -54,8 +54,9 @@ def ask(searcher: lancelot.Searcher, query: str, search_type: SearchType = "text
     return searcher.search(SearchRequest(query, **{"limit": 10, "search_type": search_type, **named}))
 
 
-def is_a_sentence(text: str) -> bool:
-    return text[0].isupper() and text.endswith(".") and ". " not in text and "\n" not in text
+def is_a_reason(text: str) -> bool:
+    """Whether a text is one sentence of what happened, and one at most of what to do about it."""
+    return text[0].isupper() and text.endswith(".") and text.count(". ") <= 1 and "\n" not in text
 
 
 # --- real folders
@@ -134,7 +135,7 @@ def fallen_back(searcher: lancelot.Searcher, search_type: SearchType = "vector")
     page = ask(searcher, "beautiful ugly explicit implicit", search_type)
     assert (page.ran, page.hits[0].score) == ("text", 1.0)
     assert len(page.notes) == 1
-    assert is_a_sentence(page.notes[0])
+    assert is_a_reason(page.notes[0])
     assert KEY not in page.notes[0]
     return page.notes[0]
 
