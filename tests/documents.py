@@ -171,7 +171,7 @@ def targets() -> str:
             f"`{platform.name}`",
             oldest(platform),
             pythons,
-            f"`{build.target_of(build.PYTHONS[0], platform).stem.replace(lancelot.__version__, 'VERSION')}.pyz`",
+            f"`{build.Target(build.PYTHONS[0], platform).stem.replace(lancelot.__version__, 'VERSION')}.pyz`",
         )
         for platform in build.PLATFORMS
     ]
