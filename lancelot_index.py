@@ -201,10 +201,8 @@ def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> 
         text = _TERMINAL_CODE.sub("", section.text) if "\x1b" in section.text else section.text
         text = text if text.isascii() else visible(_SOFT_DIVISION.sub(r"\n\1", text))
         characters += len(text)
-        if characters > MAX_CHARACTERS:
-            raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
-        if len(kept) >= MAX_SECTIONS:
-            raise UnreadableError(f"holds more than {MAX_SECTIONS:,} rows or paragraphs")
+        if characters > MAX_CHARACTERS or len(kept) >= MAX_SECTIONS:
+            raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters or {MAX_SECTIONS:,} rows of text")
         if text and not text.isspace():
             title_here = visible(section.title or title)
             kept.append(Section(without_base64(text), title_here, section.line, section.place, section.header))
@@ -260,8 +258,8 @@ _CONTROL_BYTES = bytes({*range(7), *range(14, 27), *range(28, 32)})
 _SAMPLE = 32_768
 
 
-def _guess_encoding(content: bytes) -> tuple[str, bool]:
-    """The code page of bytes that are neither UTF-8 nor declared, and whether that is sure.
+def _decode_by_guess(content: bytes) -> tuple[str, str]:
+    """The text of bytes that are neither UTF-8 nor declared, and the code page where that is unsure, else "".
 
     Where most bytes that leave ASCII stand alone, the script is Latin: those of East Asian encodings come in pairs.
     """
@@ -281,7 +279,7 @@ def _guess_encoding(content: bytes) -> tuple[str, bool]:
     is_latin = sum(len(run) == 1 for run in runs) * 2 >= sum(map(len, runs))
     guess = detect(sample, include_encodings=_LATIN_PAGES if is_latin else _CODE_PAGES, prefer_superset=True)
     encoding = guess["encoding"] if guess["encoding"] and not (is_latin and len(runs) == 1) else "cp1252"
-    return codecs.lookup(encoding).name, guess["confidence"] >= SURE
+    return content.decode(encoding, "replace"), "" if guess["confidence"] >= SURE else codecs.lookup(encoding).name
 
 
 def decode_text(content: bytes) -> tuple[str, str]:
@@ -306,9 +304,7 @@ def decode_text(content: bytes) -> tuple[str, str]:
         if form["confidence"] >= CERTAIN and encoding not in ("ascii", "utf-8"):
             text = content.decode(_SUPERSETS.get(encoding, encoding), "replace")
         elif is_broken:
-            guess, is_sure = _guess_encoding(content)
-            text = content.decode(guess, "replace")
-            guess = "" if is_sure else guess
+            text, guess = _decode_by_guess(content)
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", " "), guess
 
 
@@ -347,12 +343,10 @@ _FRONT_TITLE = re.compile(
 _TABLE = re.compile(r"^[^\n|]*\|.*\n(?=[-: \t]*\|)(?=[|: \t]*-)[-|: \t]+$(?:\n(?![ \t]*$).*)*", re.MULTILINE)
 
 
-Heading = tuple[re.Match[str], int, str]
-"""Where a heading stands, its level and its words."""
-
-
-def cut_at_headings(text: str, headings: Iterable[Heading], path: HeadingPath) -> Iterator[Section]:
-    """Every line in one section each, which begin at the headings."""
+def cut_at_headings(
+    text: str, headings: Iterable[tuple[re.Match[str], int, str]], path: HeadingPath
+) -> Iterator[Section]:
+    """Every line in one section each, which begin at the headings: where each stands, its level and its words."""
     start, line, body, title = 0, 1, 0, path.title
     for heading, level, words in headings:
         # A heading without a body stays with the next one, whose title says it where it is below it.
@@ -442,13 +436,9 @@ _CLOSER = re.compile(r"\s*(?:[\]})]+|end\b|fi\b|done\b)")
 def _python_owners(text: str, count: int) -> list[str]:
     """The qualified name of the definition that each of the lines of Python belongs to."""
     import ast
-    import warnings
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(text)
     owners = [""] * count
-    waiting: list[tuple[ast.AST, str]] = [(node, "") for node in tree.body]
+    waiting: list[tuple[ast.AST, str]] = [(node, "") for node in ast.parse(text).body]
     for node, outer in waiting:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -626,8 +616,7 @@ MAX_FIELD = 131_072
 """Characters of one cell; Python's own limit. A longer one is a quote that is not closed: the table is read as text."""
 _NAMED_DELIMITER = re.compile(r'"?sep=([^\w"\n])"?[ ;,\t]*(?:\n|$)', re.IGNORECASE)
 """The first line by which a file tells Excel its separator; it is no row."""
-_COLUMN_NAME = re.compile(r"(?![-+(]?[$€£]?\d[\d.,:/ %-]*\)?$).{1,100}", re.DOTALL)
-"""No number and no date, and not long."""
+_COLUMN_NAME = re.compile(r"(?![-+(]?[$€£]?\d[\d.,:/ %-]*\)?$).{1,100}", re.DOTALL)  # no number, no date, not long
 
 
 def _delimiter(text: str, *, preferred: str) -> str:
@@ -683,7 +672,7 @@ def json_text(value: object, path: str = "") -> str:
             lines.append(f"{path}: {scalar}" if path else scalar)
             left -= len(lines[-1])
             if left < 0:
-                raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters of text")
+                raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters")
 
     add(value, path)
     return "\n".join(lines)
@@ -931,11 +920,9 @@ def read_document(name: str, content: bytes) -> Document:
 
 CHUNK_CHARACTERS = 1100
 CHUNK_OVERLAP = 100
-SMALL_CHUNK = 200
-"""Characters below which a chunk is joined to its neighbour: a heading alone, or the last words of a section."""
+SMALL_CHUNK = 200  # characters below which it is joined to its neighbour: a heading alone, the last words of a section
 MAX_CHUNKS = 100_000
-_BLOCK = 20_000
-"""Characters that the splitter gets at once; its time grows with the square of a run without spaces."""
+_BLOCK = 20_000  # characters that the splitter gets at once: its time grows with the square of a run without spaces
 _BLOCK_END = re.compile(r".*\n\n|.*\n|.* |.*\s", re.DOTALL)
 _SCRAP = 80
 _CLOSING = re.compile(r"\W*(?:end|fi|done|esac)?\W*")
@@ -1004,10 +991,12 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
     def locate(offset: int) -> tuple[Section, str, int]:
         """The section of an offset, and its place: what is counted, such as lines or pages, and its number."""
         at = bisect.bisect_right(starts, offset) - 1
-        unit, _, number = sections[at].place.rpartition(" ")
-        lines = bisect.bisect_left(line_feeds, offset) - bisect.bisect_left(line_feeds, starts[at])
-        line = sections[at].line
-        return (sections[at], "line", line + lines) if line else (sections[at], unit, int(number or 0))
+        section = sections[at]
+        if section.line:
+            lines = bisect.bisect_left(line_feeds, offset) - bisect.bisect_left(line_feeds, starts[at])
+            return section, "line", section.line + lines
+        unit, _, number = section.place.rpartition(" ")
+        return section, unit, int(number or 0)
 
     # Markdown is cut along its blocks. Records do not overlap: each says all of itself.
     overlap = 0 if extractor in ("csv", "json", "jsonl") else CHUNK_OVERLAP
@@ -1044,8 +1033,7 @@ def cut_document(document: Document, *, name: str) -> list[Chunk]:
 
 
 EXTRACT_SECONDS = 60
-EXTRACT_MEMORY = 2 << 30
-"""Bytes of memory that reading one file may take."""
+EXTRACT_MEMORY = 2 << 30  # bytes
 EXTRACT_VARIABLES = (
     *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME"),
     *("PYTHONPATH", "SHIV_ROOT", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "USERPROFILE"),
