@@ -3546,7 +3546,7 @@ class ChatModel(_Endpoint):
 # chunks of a context block. A page never mixes two searches, and every call reads the newest version of the table.
 
 
-RanSearch = Literal["vector", "text", "fts", "hybrid", "filter"]
+RanSearch = Literal["vector", "text", "fts", "hybrid", "filter", "overview"]
 
 
 @dataclass(frozen=True)
@@ -3593,7 +3593,7 @@ class Reading:
 class Page:
     """The hits of one request, the search that ran, the number of matches if it can count them, and notes for the reader.
 
-    `ranked` counts the rows that pages can reach.
+    `ranked` counts the rows that pages can reach. The total of an overview is that of the sources.
     """
 
     request: SearchRequest
@@ -3612,16 +3612,6 @@ class Page:
         """Where the next page begins, or None on the last page."""
         after = self.request.offset + self.request.limit
         return after if after < self.ranked else None
-
-
-@dataclass(frozen=True)
-class Overview:
-    """The chunks of a warm start: the openings of as many different sources as were asked for."""
-
-    table: str
-    hits: tuple[Hit, ...]
-    sources: int
-    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -3681,7 +3671,8 @@ class Stats:
 class Status:
     """What there is to search, and what is wrong: the folder's tables, the embeddings, the settings.
 
-    `vectorless` says by table, in words, how many rows have no vector, if that was counted.
+    `error` is what keeps the folder from being read. `vectorless` says by table, in words, how many rows have no vector,
+    if that was counted.
     """
 
     settings: Settings
@@ -3689,7 +3680,6 @@ class Status:
     embeddings: bool
     why_no_embeddings: str
     error: LancelotError | None = None
-    """What keeps the folder from being read."""
     tables: tuple[TableLayout, ...] = ()
     unreadable: Mapping[str, LancelotError] = field(default_factory=dict)
     default_table: str | None = None
@@ -3775,9 +3765,7 @@ def combine_vectors(vectors: Sequence[Sequence[float]], added: int) -> list[floa
 
 def _values_without(values: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> dict[str, Any]:
     """A row's values with JSON strings parsed, less the values at these paths."""
-    rest: dict[str, Any] = {
-        name: parse_json_object(value) or value if isinstance(value, str) else value for name, value in values.items()
-    }
+    rest: dict[str, Any] = {name: parse_json_object(value) or value for name, value in values.items()}
     for outer, *inner in paths:
         if not inner:
             rest.pop(outer, None)
@@ -3817,12 +3805,9 @@ def fetch_hits(
         text = visible(text) if _is_text(text) else ""
         if text or textless:
             hits.append(_to_hit(scope.layout, row, text, score_of.get(row.number, 0.0)))
-    names = document_names(scope, {hit.source for hit in hits}) if scope.documents is not None else {}
-    for place, hit in enumerate(hits):
-        if hit.source in names:
-            title, source = names[hit.source]
-            hits[place] = replace(hit, title=title, source=source)
-    return tuple(hits)
+    names = document_names(scope, {hit.source for hit in hits})
+    named = ((hit, *names.get(hit.source, (hit.title, hit.source))) for hit in hits)
+    return tuple(replace(hit, title=title, source=source) for hit, title, source in named)
 
 
 RETRY_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -3844,9 +3829,6 @@ def _retried(call: Callable[Parameters, T]) -> Callable[Parameters, T]:
         return call(*args, **kwargs)
 
     return retried
-
-
-_OVERVIEW_NAMES = ("readme", "overview", "introduction", "getting started", "about", "index", "summary")
 
 
 def _vectorless_notes(layout: TableLayout, vectorless: str, request: SearchRequest) -> list[str]:
@@ -3902,9 +3884,8 @@ class Passage:
 
 @dataclass(frozen=True)
 class Answer:
-    """A question and its answer from passages, or NOT_ANSWERED. `seconds` is what all of it took."""
+    """The answer to a question from passages, or NOT_ANSWERED. `seconds` is what all of it took."""
 
-    question: str
     text: str
     answered: bool
     passages: tuple[Passage, ...]
@@ -4041,6 +4022,7 @@ _FINISH_NOTES = {
 # --- the searcher
 
 
+_OVERVIEW_NAMES = ("readme", "overview", "introduction", "getting started", "about", "index", "summary")
 NO_TYPE = "none"
 """The file type of sources that have none, in statistics."""
 STATUS_SECONDS = 45.0
@@ -4145,30 +4127,25 @@ class Searcher:
 
         If it is not `alone` but half of a hybrid search, no note names words that no chunk holds.
         """
-        phrases = quoted_phrases(query)
-        missing: tuple[str, ...] = ()
         indexes, reason = full_text_indexes(scope.layout, query)
-        by_phrase, ranking = bool(phrases) and keeps_positions(indexes), None
+        ranking: Ranking | None = None
         if indexes:
             try:
-                ranking = rank_full_text(scope, query, indexes)
-                if ranking.rows:
-                    missing = words_not_indexed(scope, query, indexes) if alone else ()
-                elif not by_phrase:
-                    ranking, reason = None, "the full-text index found nothing"
+                ranking, reason = rank_full_text(scope, query, indexes), "the full-text index found nothing"
             except LancelotError as error:
                 if error.kind == "changed":
                     raise
                 reason = f"the full-text index failed ({shorten(error.cause.rstrip('.'), 200)})"
-        notes = []
-        if ranking is None:
-            ranking, absent = rank_terms(scope, terms, by_share=False)
-            missing = absent if alone and ranking.rows else ()
-            by_phrase = False
+        phrases, notes = quoted_phrases(query), []
+        by_phrase = ranking is not None and bool(phrases) and keeps_positions(indexes)
+        if ranking and (ranking.rows or by_phrase):
+            missing = words_not_indexed(scope, query, indexes) if alone and ranking.rows else ()
+        else:
+            ranking, missing = rank_terms(scope, terms, by_share=False)
             notes += [f"BM25 ran over the texts themselves, since {reason}."] if reason and ranking.rows else []
         if phrases and not by_phrase:
             notes = ["The quoted phrase was searched as words, since no index keeps positions.", *notes]
-        return ranking, "fts", notes + _word_notes(terms, missing, scope)
+        return ranking, "fts", notes + _word_notes(terms, missing if alone and ranking.rows else (), scope)
 
     def _rank_by_vector(self, scope: Scope, reading: Reading) -> tuple[Ranking, str]:
         """The ranking by meaning, and how many rows of the table have no vector, in words."""
@@ -4227,10 +4204,8 @@ class Searcher:
     # Reading without a query.
 
     @_retried
-    def overview(
-        self, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
-    ) -> Overview:
-        """A warm start: readme- and overview-like sources first, then the others in the order of the table."""
+    def overview(self, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None) -> Page:
+        """The openings of `limit` sources: readme- and overview-like ones first, then the others in the table's order."""
         scope = self._open(table, conditions=conditions)
         firsts: dict[str, tuple[int, int]] = {}
         for title, source, number in openings(scope):
@@ -4238,9 +4213,9 @@ class Searcher:
             name = f"{title} {key.rpartition('/')[2]}".casefold().replace("-", " ")
             ranks = (rank for rank, known in enumerate(_OVERVIEW_NAMES) if known in name)
             firsts.setdefault(key, (next(ranks, len(_OVERVIEW_NAMES)), number))
-        numbers = [number for _, number in sorted(firsts.values())[:limit]]
-        partial = scope.layout.rows > MAX_OPENINGS
-        return Overview(scope.layout.table, fetch_hits(scope, numbers), len(firsts), partial=partial)
+        hits = fetch_hits(scope, [number for _, number in sorted(firsts.values())[:limit]])
+        request, capped = SearchRequest("", limit, "auto", conditions=conditions), scope.layout.rows > MAX_OPENINGS
+        return Page(request, scope.layout.table, "overview", hits, len(firsts), Terms(()), capped=capped)
 
     @_retried
     def read(
@@ -4312,10 +4287,10 @@ class Searcher:
         # More than were asked for, since some may repeat others.
         page = self.search(SearchRequest(query, min(3 * limit, MAX_LIMIT), best, table=table, conditions=conditions))
         passages = self._passages(page, limit)
-        answer = Answer(
-            question[:MAX_QUERY], NOT_ANSWERED, False, passages, (), model, page.table, page.ran, 0, page.notes
-        )
-        return replace(self._answered(answer), seconds=time.monotonic() - began)
+        text, cited, notes = self._reply(question[:MAX_QUERY], passages)
+        answer, seconds = text or NOT_ANSWERED, time.monotonic() - began
+        notes = [*page.notes, *notes]
+        return Answer(answer, bool(text), passages, cited, model, page.table, page.ran, seconds, tuple(notes))
 
     def _passages(self, page: Page, limit: int) -> tuple[Passage, ...]:
         """The first different hits, the longest cut so that all fit, with their places as the table notes or counts them."""
@@ -4334,28 +4309,25 @@ class Searcher:
             passages.append(Passage(number, hit, shorten(hit.text, share), next(iter(places), None)))
         return tuple(passages)
 
-    def _answered(self, answer: Answer) -> Answer:
-        """The answer as the model gives it, or unanswered if the model finds none."""
-        passages, notes = answer.passages, list(answer.notes)
+    def _reply(self, question: str, passages: Sequence[Passage]) -> tuple[str, tuple[int, ...], list[str]]:
+        """The model's answer, or "" if it finds none, the passages that it cites, and notes."""
         if not passages:
-            return replace(answer, notes=(*notes, "The search found nothing, so the model was not asked."))
-        if any(passage.text != passage.hit.text for passage in passages):
-            notes.append("The model was given the longest passages only in part, so that all of them fit.")
-        answer = replace(answer, notes=tuple(notes))
+            return "", (), ["The search found nothing, so the model was not asked."]
+        is_cut = any(passage.text != passage.hit.text for passage in passages)
+        notes = ["The model was given the longest passages only in part, so that all of them fit."] * is_cut
         fenced = (fenced_passage(passage.number, passage.hit, passage.text) for passage in passages)
-        prompt = "\n".join([*fenced, f"Question: {clean_surrogates(answer.question).strip()}"])
+        prompt = "\n".join([*fenced, f"Question: {clean_surrogates(question).strip()}"])
         reply = self.chat.reply(ANSWER_RULES, prompt)
         text, cited, removed = parse_citations(reply.text, len(passages))
         if is_no_answer(text, cited):
-            return answer
+            return "", (), notes
         notes += [_FINISH_NOTES[reply.finish]] if reply.finish in _FINISH_NOTES else []
         if removed:
             numbers = listed((f"[{number}]" for number in removed), limit=10)
             notes.append(f"The model cited {numbers}, which is no passage; that was removed.")
         if not cited:
             notes.append("The answer cites no passage, so nothing shows that it rests on the documents.")
-        text = _MARK.sub("not in the documents", text).strip()
-        return replace(answer, text=text, answered=True, cited=cited, notes=tuple(notes))
+        return _MARK.sub("not in the documents", text).strip(), cited, notes
 
     # What there is to search.
 
@@ -4400,21 +4372,20 @@ class Searcher:
         )
 
     def _open_all(self, names: Iterable[str]) -> tuple[list[Scope], dict[str, LancelotError]]:
-        """Every table that can be read, and why each other cannot."""
-        opened = {name: self._open_or_error(name) for name in names}
-        scopes = [scope for scope in opened.values() if isinstance(scope, Scope)]
-        return scopes, {name: error for name, error in opened.items() if isinstance(error, LancelotError)}
-
-    def _open_or_error(self, name: str) -> Scope | LancelotError:
-        """Return a table whose first row can be read as a search reads it, or why it cannot."""
-        try:
-            table = self.store.open(name)
-            scope = Scope(table, self.store.layout(table))
-            fetch_rows(scope, scope.numbers(most=1))
-        except LancelotError as error:
-            is_changed = error.kind in ("changed", "missing")
-            return LancelotError(str(error), LOOK_AT_STATUS, kind="damaged") if is_changed else error
-        return scope
+        """Every table whose first row can be read as a search reads it, and why each other cannot."""
+        scopes: list[Scope] = []
+        unreadable: dict[str, LancelotError] = {}
+        for name in names:
+            try:
+                table = self.store.open(name)
+                scope = Scope(table, self.store.layout(table))
+                fetch_rows(scope, scope.numbers(most=1))
+            except LancelotError as error:  # noqa: PERF203 - a table takes far longer to open
+                is_changed = error.kind in ("changed", "missing")
+                unreadable[name] = LancelotError(str(error), LOOK_AT_STATUS, kind="damaged") if is_changed else error
+            else:
+                scopes.append(scope)
+        return scopes, unreadable
 
     def _open(
         self,
@@ -4456,25 +4427,25 @@ class Searcher:
             return wanted
         if self.store.is_replaced(wanted, names):
             raise being_rewritten()
-        named = name or self.settings.is_set("LANCEDB_TABLE")
-        whose = "" if name else ", which LANCEDB_TABLE names"
-        cause = f'There is no table "{_shown_name(wanted)}"{whose}.' if named else ""
         if not names:
-            cause = f"{cause} The folder {shown_path(self.settings.path or '')} holds no tables.".strip()
-            raise LancelotError(cause, "Check LANCEDB_PATH, or write a table first.")
-        if named:
-            near = " or ".join(difflib.get_close_matches(wanted, names, n=3))
-            raise LancelotError(cause, f"{f'Did you mean {near}? ' if near else ''}The tables are {listed(names)}.")
-        return None
+            folder = shown_path(self.settings.path or "")
+            raise LancelotError(f"The folder {folder} holds no tables.", "Check LANCEDB_PATH, or write a table first.")
+        if not name and not self.settings.is_set("LANCEDB_TABLE"):
+            return None
+        whose = "" if name else ", which LANCEDB_TABLE names"
+        near = " or ".join(difflib.get_close_matches(wanted, names, n=3))
+        raise LancelotError(
+            f'There is no table "{_shown_name(wanted)}"{whose}.',
+            f"{f'Did you mean {near}? ' if near else ''}The tables are {listed(names)}.",
+        )
 
     def _only_table(self, scopes: Sequence[Scope], unreadable: Mapping[str, LancelotError]) -> Scope:
         """The one table to search if none is named: the only one with text, or the only one; else LancelotError."""
         candidates = [scope for scope in scopes if scope.layout.text] or scopes
         if not candidates:
-            reasons = " ".join(error.cause for error in unreadable.values())
-            raise LancelotError(
-                f"No table of {shown_path(self.settings.path or '')} can be read.", shorten(reasons, 600)
-            )
+            folder = shown_path(self.settings.path or "")
+            reasons = shorten(" ".join(error.cause for error in unreadable.values()), 600)
+            raise LancelotError(f"No table of {folder} can be read.", reasons)
         if len(candidates) > 1:
             counted = (f"{scope.layout.table} ({plural(scope.layout.rows, 'row')})" for scope in scopes)
             raise LancelotError(
@@ -4502,6 +4473,7 @@ SCORE_MEANINGS: Mapping[RanSearch, str] = {
     "fts": "BM25, higher is better, comparable within one answer only",
     "hybrid": "reciprocal ranks fused, higher is better, comparable within one answer only",
     "filter": "none: every row that meets the filter, in the order of the table",
+    "overview": "none: the openings of sources",
 }
 
 
@@ -4512,19 +4484,17 @@ def _best_start(line: str, terms: Terms, width: int) -> int:
         for number, term in enumerate((*terms.runs, *terms.counted))
         for match in itertools.islice(re.finditer(fold_pattern(term), line), SNIPPET_MATCHES)
     )
-    best, most, first = 0, 0, 0
-    inside: Counter[int] = Counter()
+    best, most, reach = 0, 0, width * 4 // 5
+    # The terms of the window that ends at a match, and where each was last, the earliest first.
+    inside: dict[int, int] = {}
     for place, number in matches:
-        inside[number] += 1
-        while matches[first][0] < place - width * 4 // 5:
-            gone = matches[first][1]
-            inside[gone] -= 1
-            if not inside[gone]:
-                del inside[gone]
-            first += 1
+        inside.pop(number, None)
+        inside[number] = place
+        while inside[earliest := next(iter(inside))] < place - reach:
+            del inside[earliest]
         if len(inside) > most:
-            best, most = matches[first][0], len(inside)
-    return best
+            best, most = place, len(inside)
+    return next((place for place, _ in matches if place >= best - reach), 0)
 
 
 def snippet(text: str, terms: Terms, *, width: int = SNIPPET_WIDTH, reach: int = 24) -> str:
@@ -4591,6 +4561,8 @@ def _empty_hint(page: Page) -> str:
         return f"No row{filtered} has a vector to compare with."
     if page.ran == "fts" and not page.notes and (phrases := quoted_phrases(page.request.query)):
         return f"No row{filtered} holds the phrase {shorten(' and '.join(phrases), 300)}. Leave the quotes out for its words."
+    if page.ran == "overview":
+        return "No row with text was found; where there is a filter, none meets it."
     if page.ran == "filter":
         return "No row meets the filter."
     words = shorten(listed(page.terms.counted), 500)
@@ -4639,7 +4611,7 @@ def search_json(page: Page) -> str:
         hits = [replace(hit, text=snippet(hit.text, page.terms)) for hit in page.hits]
         for detail in _DETAILS:
             yield _search_object(page, hits, *detail)
-        for count in itertools.islice(_fewer(len(hits)), 1, None):
+        for count in _fewer(len(hits) * 3 // 4):
             note = f"Only the first {count} of {len(hits)} hits are shown, cut short and without metadata, to keep the answer short."
             yield _search_object(page, hits[:count], 120, 0, note)
 
@@ -4659,14 +4631,14 @@ def _chunk_object(context: ChunkInContext, characters: int) -> dict[str, Any]:
     text = clean_text(chunk.text)
     part = text[offset : offset + characters]
     share = characters // max(1, len(neighbours))
-    notes = list(context.notes)
-    metadata = json_safe(chunk.metadata)
+    notes, metadata = list(context.notes), json_safe(chunk.metadata)
     if len(compact_json(metadata).encode()) > READ_METADATA:
         metadata = json_safe(chunk.metadata, text_limit=60)
-        notes.append("Long metadata was cut, to keep the answer short.")
-    if len(compact_json(metadata).encode()) > READ_METADATA:
-        metadata = None
-        notes[-1] = "Metadata was left out, to keep the answer short; lancedb_search shows more of it."
+        if len(compact_json(metadata).encode()) <= READ_METADATA:
+            notes.append("Long metadata was cut, to keep the answer short.")
+        else:
+            metadata = None
+            notes.append("Metadata was left out, to keep the answer short; lancedb_search shows more of it.")
     if any(len(hit.text) > share for hit in neighbours):
         notes.append("Chunks before or after were cut; read one whole by its id.")
     before, after = (
@@ -4703,18 +4675,8 @@ def _no_files_hint(page: FilePage) -> str:
     return f"The table {page.table} names no such source."
 
 
-def _files_object(page: FilePage, count: int) -> dict[str, Any]:
-    """The first files of a page."""
-    following = page.offset + count
-    answer = {
-        "table": page.table,
-        "shown": count,
-        "offset": page.offset,
-        "total": page.total,
-        "chunks": page.chunks,
-        "nextOffset": following if following < page.total else None,
-        "hint": None if count else _no_files_hint(page),
-    }
+def files_json(page: FilePage) -> str:
+    """Sources as compact JSON below MAX_ANSWER_BYTES."""
     files = [
         {
             "source": shorten(file.source, 500),
@@ -4723,14 +4685,24 @@ def _files_object(page: FilePage, count: int) -> dict[str, Any]:
             "chunkCount": file.chunks,
             "dates": json_safe(file.dates, text_limit=60),
         }
-        for file in page.files[:count]
+        for file in page.files
     ]
-    return _without(answer, None) | {"files": [_without(file, "", {}) for file in files]}
 
+    def answer(count: int) -> dict[str, Any]:
+        following = page.offset + count
+        shown = {
+            "table": page.table,
+            "shown": count,
+            "offset": page.offset,
+            "total": page.total,
+            "chunks": page.chunks,
+            "nextOffset": following if following < page.total else None,
+            "hint": None if count else _no_files_hint(page),
+            "files": [_without(file, "", {}) for file in files[:count]],
+        }
+        return _without(shown, None)
 
-def files_json(page: FilePage) -> str:
-    """Sources as compact JSON below MAX_ANSWER_BYTES."""
-    return _first_that_fits(_files_object(page, count) for count in _fewer(len(page.files)))
+    return _first_that_fits(map(answer, _fewer(len(files))))
 
 
 def _noted_text(hit: Hit, *names: str) -> str:
@@ -4793,14 +4765,13 @@ def _index_object(index: Index, *, verbose: bool) -> dict[str, Any]:
 
 
 def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict[str, Any]:
-    vector = layout.vector if layout.vector in layout.vectors else None
     columns = itertools.islice(layout.schema, 200 if verbose else 0)
     shown: dict[str, Any] = {
         "name": layout.table,
         "rows": layout.rows,
         "textColumn": layout.text.name if layout.text else None,
-        "vectorColumn": vector,
-        "vectorLength": layout.vectors[vector] if vector else None,
+        "vectorColumn": layout.vector,
+        "vectorLength": layout.vectors[layout.vector] if layout.vector else None,
         "titleColumns": [column.name for column in layout.title[:3]],
         "sourceColumns": [column.name for column in layout.source[:3]],
         "vectorTypes": {
@@ -4835,8 +4806,7 @@ def _stats_object(stats: Stats, path: str | None) -> dict[str, Any]:
 
 def check_object(check: Check) -> dict[str, Any]:
     """One check as it stands in JSON."""
-    shown = {"name": check.name, "status": check.status, "message": check.message, "remedy": check.remedy}
-    return _without(shown, "")
+    return _without({"name": check.name, "status": check.status, "message": check.message, "remedy": check.remedy}, "")
 
 
 def _status_object(status: Status) -> dict[str, Any]:
@@ -4876,11 +4846,11 @@ def status_json(status: Status, *, verbose: bool) -> str:
         tables = [_table_object(status, layout, verbose=verbose) for layout in status.tables]
         health = [check_object(check) for check in status.checks]
         yield answer | {"health": health, "tables": tables}
-        for count in itertools.islice(_fewer(len(tables)), 1, None):
+        for count in _fewer(len(tables) * 3 // 4):
             note = f"Only {count} of {len(tables)} tables are shown."
             yield answer | {"health": health, "tables": tables[:count], "note": note}
         note = "Not all tables and lines on the health are shown; `doctor` tells the rest."
-        for count in itertools.islice(_fewer(len(health)), 1, None):
+        for count in _fewer(len(health) * 3 // 4):
             yield answer | {"health": health[:count], "tables": [], "note": note}
 
     return _first_that_fits(answers())
@@ -4908,16 +4878,26 @@ def _chunk_section(number: int, hit: Hit, text: str, *, room: int) -> str:
     return clean_text(f"\n## {number}. {title}\n{source}{fence}text\n{text}\n{fence}\n")
 
 
-def _block(page: Page | Overview, head: str, notes: Iterable[str], *, budget: int, empty: str) -> str:
-    """Markdown of at most `budget` characters: a header, the different chunks that fit, and what was left out."""
-    lines = [f"# Context from {shorten(one_line(page.table), max(16, budget // 20))}", head]
+def context_block(page: Page, *, budget: int) -> str:
+    """The chunks of a page as Markdown of at most `budget` characters (200 at least), header and footer included.
+
+    A chunk that repeats one before is left out, the first one is cut if it is too long, and a footer counts what is missing.
+    """
+    mode, query = f"question · Search: {page.ran}", one_line(page.request.query)
+    if page.ran == "overview":
+        among = f" among the first {MAX_OPENINGS:,} rows" if page.capped else ""
+        mode, query = "warm start · Search: none", f"overview of {plural(page.total or 0, 'source')}{among}"
+    lines = [
+        f"# Context from {shorten(one_line(page.table), max(16, budget // 20))}",
+        f"Mode: {mode} · Query: {shorten(query, max(16, budget // 10))}",
+    ]
     # A block that is smaller has room for the warning or for text.
     lines += [_DATA_WARNING] if budget >= _WARNING_FROM else []
-    note = shorten(" ".join(notes), max(0, budget // 3 - 60))
+    note = shorten(" ".join(page.notes), max(0, budget // 3 - 60))
     lines += [f"Note: {note}"] if len(note) > 1 else []
     header = "\n".join(lines) + "\n"
     if not page.hits:
-        return shorten(f"{header}\n{empty}\n", budget)
+        return shorten(f"{header}\n{_empty_hint(page)}\n", budget)
     room = budget - len(header) - _FOOTER_ROOM
     sections: list[str] = []
     different = different_hits(page.hits)
@@ -4932,22 +4912,6 @@ def _block(page: Page | Overview, head: str, notes: Iterable[str], *, budget: in
     left_out, repeated = len(different) - len(sections), len(page.hits) - len(different)
     footer = [f"{left_out} left out by the budget"] * bool(left_out) + [f"{repeated} repeated"] * bool(repeated)
     return header + "".join(sections) + (f"\n({', '.join(footer)}.)\n" if footer else "")
-
-
-def context_block(page: Page, *, budget: int) -> str:
-    """The chunks of a page as Markdown of at most `budget` characters (200 at least), header and footer included."""
-    question = shorten(one_line(page.request.query), max(16, budget // 10))
-    head = f"Mode: question · Search: {page.ran} · Query: {question}"
-    return _block(page, head, page.notes, budget=budget, empty=_empty_hint(page))
-
-
-def overview_block(overview: Overview, *, budget: int) -> str:
-    """The openings of a table's sources as Markdown of at most `budget` characters, header and footer included."""
-    among = f" among the first {MAX_OPENINGS:,} rows" if overview.partial else ""
-    query = shorten(f"overview of {plural(overview.sources, 'source')}{among}", max(16, budget // 10))
-    empty = "No row with text was found; where there is a filter, none meets it."
-    head = f"Mode: warm start · Search: none · Query: {query}"
-    return _block(overview, head, (), budget=budget, empty=empty)
 
 
 # --- lines for a person
@@ -5493,7 +5457,7 @@ class Tool:
 def run_query(searcher: Searcher, *, question: str, budget: int, warm_start: bool, limit: int, **scope: Any) -> str:
     """A Markdown block within its budget; `scope` is the table and the conditions."""
     if warm_start:
-        return overview_block(searcher.overview(limit=limit, **scope), budget=budget)
+        return context_block(searcher.overview(limit=limit, **scope), budget=budget)
     if not question.strip():
         raise LancelotError("The question is blank.", "Give a question, or set warmStart for an overview.")
     request = SearchRequest(question, limit, searcher.settings.search_type, **scope)

@@ -19,12 +19,10 @@ from lancelot import (
     MAX_ANSWER_BYTES,
     SNIPPET_WIDTH,
     Hit,
-    Overview,
     Page,
     SearchRequest,
     Status,
     context_block,
-    overview_block,
     read_terms,
     search_json,
     snippet,
@@ -168,7 +166,7 @@ def test_a_context_block_stays_within_any_budget_and_counts_what_it_leaves_out(
 @modest
 @given(st.lists(hits, max_size=6), st.integers(0, 10**9), lines, budgets)
 def test_an_overview_stays_within_any_budget(found: list[Hit], sources: int, table: str, budget: int) -> None:
-    block = overview_block(Overview(table, tuple(found), sources), budget=budget)
+    block = context_block(make_page(found, "", table=table, ran="overview", total=sources), budget=budget)
     assert len(block) <= budget
     assert len(chunks_of(block)) + left_out_of(block) == len({hit.text.strip() for hit in found})
 
@@ -240,7 +238,7 @@ def test_a_long_question_and_note_are_cut_in_the_header() -> None:
 def test_a_block_without_hits_says_which_words_were_not_found() -> None:
     block = context_block(make_page([], "zebra lion"), budget=2000)
     assert "No row holds any of these words: zebra, lion." in block
-    assert "No row with text was found" in overview_block(Overview("documents", (), 0), budget=2000)
+    assert "No row with text was found" in context_block(make_page([], "", ran="overview"), budget=2000)
 
 
 # --- snippets
@@ -446,7 +444,7 @@ def test_a_context_block_reads_as_before(real_page: Callable[..., Page]) -> None
 
 def test_an_overview_reads_as_before(make_searcher: Callable[..., lancelot.Searcher]) -> None:
     overview = make_searcher(LANCEDB_PATH=DATABASES / "langchain").overview(limit=10)
-    assert is_as_before(overview_block(overview, budget=2000), "overview.md")
+    assert is_as_before(context_block(overview, budget=2000), "overview.md")
 
 
 def without_this_machine(text: str, machine: Path) -> str:

@@ -356,7 +356,7 @@ def test_an_overview_opens_with_readme_like_sources_and_gives_each_source_once(
     folder = make_table({"text": [f"chunk {number}" for number in range(6)], "source": sources})
     overview = make_searcher(LANCEDB_PATH=folder).overview(limit=3)
     assert [hit.text for hit in overview.hits] == ["chunk 3", "chunk 5", "chunk 0"]
-    assert overview.sources == 4
+    assert overview.total == 4
 
 
 @pytest.mark.parametrize("broken", ["unset", "missing", "file", "empty"])
