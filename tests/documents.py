@@ -197,6 +197,7 @@ def rendered(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(rendered(page.read_text(encoding="utf-8")), encoding="utf-8")
+    pages = {page: rendered(page.read_text(encoding="utf-8")) for page in PAGES}  # all of them, or none is written
+    for page, text in pages.items():
+        page.write_text(text, encoding="utf-8")
     sys.stdout.write(f"The tables of {', '.join(page.name for page in PAGES)} are made anew.\n")
