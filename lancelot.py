@@ -1087,10 +1087,7 @@ def find_key(settings: Settings) -> KeyLookup:
 
 
 def find_chat_key(settings: Settings) -> KeyLookup:
-    """Return the key for the chat model's server: its own, else OPENAI_API_KEY if that is of the very same server.
-
-    Without either it is what is stored for its host.
-    """
+    """Return the key for the chat model's server: its own, OPENAI_API_KEY if that is of the very same server, or a stored one."""
     # A mistyped OPENAI_BASE_URL leaves open whose key OPENAI_API_KEY is.
     is_shared = not settings.is_invalid("OPENAI_BASE_URL") and is_same_server(settings.chat_endpoint, settings.endpoint)
     key = settings.chat_api_key or (settings.api_key if is_shared else None)
@@ -1098,10 +1095,7 @@ def find_chat_key(settings: Settings) -> KeyLookup:
 
 
 def save_key(settings: Settings, host: str, key: str, *, interactive: bool) -> tuple[KeyPlace, str | None]:
-    """Keep a key for a host in the keychain, else in the encrypted file.
-
-    Return the place and, for the file, why it was not the keychain. A copy in the other place is removed.
-    """
+    """Keep a key in the keychain alone, else in the encrypted file; return the place and why it is not the keychain, or None."""
     try:
         _keychain("set_password", host, key, may_prompt=interactive)
     except LancelotError as error:
@@ -3137,7 +3131,7 @@ _FAILURES: Mapping[str | int, tuple[ErrorKind, str]] = {
     "no key": ("denied", "asks for an API key, and none is set (HTTP 401)"),
     "slow": ("no-answer", "did not answer within {detail}"),
     "unreachable": ("failed", "cannot be reached ({detail})"),
-    "proxy": ("failed", "cannot be asked through the proxy that the environment names"),
+    "proxy": ("failed", "cannot be asked through the proxy that the environment names"),  # SOCKS, which is not inside
     "unusable": ("failed", "cannot be asked"),
     "no embedding": ("refused-texts", "answered with something that is no embedding"),
     "no reply": ("failed", "{detail}"),
@@ -3147,7 +3141,7 @@ _FAILURES: Mapping[str | int, tuple[ErrorKind, str]] = {
     400: ("refused-texts", "did not accept the request (HTTP 400)"),
     413: ("refused-texts", "did not accept a request of this length (HTTP 413)"),
     401: ("refused-key", "refused the API key (HTTP 401)"),
-    403: ("denied", "does not allow this API key to {verb} (HTTP 403)"),
+    403: ("denied", "does not allow {kind} with this API key (HTTP 403)"),
     404: ("failed", 'does not know the model "{detail}" or the address (HTTP 404)'),
     429: ("busy", "reached its rate limit or the key's quota (HTTP 429)"),
 }
@@ -3262,7 +3256,6 @@ class _Endpoint:
     """An OpenAI-compatible server that is asked with one key, which is looked for when it is first needed."""
 
     kind: str
-    verb: str
     other_remedy = ""
     remedies: Mapping[Any, str]
     """What to do about a failure, as _FAILURES names it; `other_remedy` about one that is not here."""
@@ -3328,14 +3321,14 @@ class _Endpoint:
         except openai.APIStatusError as error:
             lacks_key = error.status_code == 401 and not key  # noqa: PLR2004 - HTTP's Unauthorized
             raise self._failure("no key" if lacks_key else error.status_code, shorten(one_line(model), 100)) from error
-        except ImportError as error:  # what a SOCKS proxy needs is not inside
+        except ImportError as error:
             raise self._failure("proxy") from error
         except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, OSError) as error:
             raise self._failure("unusable") from error
 
     def _failure(self, failure: str | int, detail: str = "") -> LancelotError:
         kind, what = _FAILURES.get(failure, ("failed", "failed with HTTP {failure}"))
-        what = what.format(failure=failure, detail=detail, verb=self.verb)
+        what = what.format(failure=failure, detail=detail, kind=self.kind)
         causes = [f"The {self.kind} server at {host_of(self._address)} {what}."]
         causes += map(str, self.lookup.unread if failure == "no key" else ())
         return LancelotError(" ".join(causes), self.remedies.get(failure, self.other_remedy), kind=kind)
@@ -3345,7 +3338,6 @@ class Embedder(_Endpoint):
     """Embeds queries for one process; the vectors of the last ones are remembered."""
 
     kind = "embedding"
-    verb = "embed"
     remedies: Mapping[Any, str] = {
         400: "Check that EMBEDDING_MODEL is an embedding model of that server.",
         404: "Check EMBEDDING_MODEL and OPENAI_BASE_URL.",
@@ -3470,7 +3462,6 @@ class ChatModel(_Endpoint):
     """Asks the chat model that LANCELOT_CHAT_MODEL names, one request at a time without memory of those before."""
 
     kind = "chat"
-    verb = "chat"
     other_remedy = "Ask again, or set LANCELOT_CHAT_MODEL to another model."
     remedies: Mapping[Any, str] = {
         **dict.fromkeys(("key", "no key", 401, 403), "Set LANCELOT_CHAT_API_KEY to a key of that server."),
@@ -3486,10 +3477,11 @@ class ChatModel(_Endpoint):
     def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_chat_key) -> None:
         super().__init__(settings, address=settings.chat_endpoint, seconds=settings.chat_timeout, key=key)
         if host_of(self._address).endswith(":11434"):  # Ollama's port
-            start, model = self.remedies["unreachable"], shorten(one_line(settings.chat_model or ""), 100)
+            model = shorten(one_line(settings.chat_model or ""), 100)
             self.remedies = {
                 **self.remedies,
-                "unreachable": start.replace("it", "it with `ollama serve`", 1),
+                "unreachable": "Start it with `ollama serve`, or set LANCELOT_CHAT_BASE_URL to the address of a server "
+                "that runs.",
                 404: f"Get it with `ollama pull {model}`, or set LANCELOT_CHAT_MODEL to a model that it has.",
             }
 

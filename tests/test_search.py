@@ -168,7 +168,7 @@ def test_a_dead_endpoint_is_named_with_the_reason(search_type: SearchType, make_
     ("options", "reason"),
     [
         (("--require-key", "another"), "refused the API key (HTTP 401)"),
-        (("--fail-with", "403"), "does not allow this API key to embed (HTTP 403)"),
+        (("--fail-with", "403"), "does not allow embedding with this API key (HTTP 403)"),
         (("--fail-with", "404"), 'does not know the model "text-embedding-ada-002" or the address (HTTP 404)'),
         (("--fail-with", "429"), "reached its rate limit or the key's quota (HTTP 429)"),
         (("--fail-with", "500"), "failed with HTTP 500"),

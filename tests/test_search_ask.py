@@ -251,7 +251,7 @@ def test_a_reply_that_never_ends_is_read_to_a_limit(monkeypatch: pytest.MonkeyPa
             r'does not know the model "some-model" or the address \(HTTP 404\)\. Set LANCELOT_CHAT_M',
         ),
         (("--fail-with", "400"), r"did not accept the request \(HTTP 400\)\. Check that LANCELOT_CHAT_MODEL"),
-        (("--fail-with", "403"), r"does not allow this API key to chat \(HTTP 403\)\. Set LANCELOT_CHAT_API_KEY"),
+        (("--fail-with", "403"), r"does not allow chat with this API key \(HTTP 403\)\. Set LANCELOT_CHAT_API_KEY"),
         (("--fail-with", "413"), r"\(HTTP 413\)\. Ask with a smaller topK\.$"),
         (("--fail-with", "429"), r"reached its rate limit or the key's quota \(HTTP 429\)\. Wait"),
         (("--fail-with", "500"), r"failed with HTTP 500\. Ask again, or set LANCELOT_CHAT_MODEL to another model\.$"),
