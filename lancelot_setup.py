@@ -727,9 +727,6 @@ LIVE_CHECKS = (
 SERVER_SECONDS = lancelot.STATUS_SECONDS + 15
 """What the session with the server may take: its status waits for a folder that does not answer."""
 
-ENDING_SECONDS = 10.0
-"""What the client may take, beyond its time, to end a server that does not answer."""
-
 
 async def _server_status(start: Session, log: TextIO, cwd: str | None) -> tuple[int, str]:
     """Start a server as a client does; return how many tools it has, and what keeps it from its folder or table, or ""."""
@@ -793,8 +790,9 @@ def report(status: Status, examinations: Iterable[Examination]) -> list[Check]:
 
 def command_doctor(session: Session) -> int:
     """`doctor`: every check, a line each as it comes; exit code 1 where one failed."""
-    # Whether the folder can be read was looked at already, in the same environment.
-    server = Examination("server", lambda _status: check_server(session)[:1], SERVER_SECONDS + ENDING_SECONDS)
+    # Whether the folder can be read was looked at already, in the same environment. A server that does not answer takes
+    # its client some seconds more to end.
+    server = Examination("server", lambda _status: check_server(session)[:1], SERVER_SECONDS + 10)
     examinations = (*lancelot.CHECKS, *LIVE_CHECKS, server)
     status = lancelot.read_status(Searcher(session.settings))
     if session.arguments.json:
@@ -817,15 +815,11 @@ def command_doctor(session: Session) -> int:
 # taken from the command line nor shown. What starts from a client's file is tried once, as the client will start it.
 
 
-def _input_ended() -> LancelotError:
-    return LancelotError("The input ended before every question was answered.", "Nothing was stored.")
-
-
 def _answer_to(question: str, suggested: str) -> str:
     say(f"{question}{f' [{lancelot.shown_path(suggested)}]' if suggested else ''}: ", to=sys.stderr, end="")
     answer = sys.stdin.readline()
     if not answer:
-        raise _input_ended()
+        raise EOFError
     return answer.strip() or suggested
 
 
@@ -837,18 +831,14 @@ def _checked_answer(what: str, text: str, parse: Callable[[str], str]) -> str:
         raise LancelotError(f"The {what} is not {error}.", "Run `init` again and give one that is.") from error
 
 
-def _this_machine(session: Session) -> Machine:
-    return Machine(this_system(), session.environ, Path.cwd())
-
-
 def _client_files(session: Session) -> list[tuple[Client, Path]]:
     """Return the files of the clients of `--client`: with `all` of those found on this machine or in this project."""
-    names, scope, machine = session.arguments.client, session.arguments.scope, _this_machine(session)
+    names, scope = session.arguments.client, session.arguments.scope
     if not names:
         raise LancelotError(
             "--scope, --remove and --dry-run are about the files of clients.", "Say which: --client NAME."
         )
-    files: list[tuple[Client, Path]] = []
+    machine, files = Machine(this_system(), session.environ, Path.cwd()), list[tuple[Client, Path]]()
     for client in CLIENTS:
         paths = client_paths(client, machine, scope)
         if client.name in names and not paths:
@@ -877,7 +867,7 @@ def _project_path(session: Session) -> str:
 def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]:
     """Return the answers to store, by variable name; "" takes a stored one out."""
     options, settings = session.arguments, session.settings
-    anythingllm = anythingllm_folder(_this_machine(session))
+    anythingllm = anythingllm_folder(Machine(this_system(), session.environ, Path.cwd()))
     if anythingllm and not options.path:
         say(f"AnythingLLM's folder was found: {anythingllm}")
     suggested = settings.path or str(anythingllm or "")
@@ -885,16 +875,17 @@ def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]
         suggested = _project_path(session) or suggested
     answer = _answer_to("LanceDB folder", suggested) if interactive and not options.path else suggested
     path = _checked_answer("folder", answer, lancelot.parse_path)
-    base_url = options.base_url
-    if base_url is None:
-        base_url = settings.base_url or ""
-        if interactive:
-            how = "blank to keep it, - for OpenAI or none" if base_url else "blank for OpenAI or none"
-            base_url = _answer_to(f"OpenAI-compatible server ({how})", base_url)
-        base_url = "" if base_url == "-" else base_url
+    if not path:
+        raise LancelotError("No folder to search is known.", "Give it: `init --path FOLDER`.")
+    base_url = (settings.base_url or "") if options.base_url is None else options.base_url
+    if interactive and options.base_url is None:
+        how = "blank to keep it, - for OpenAI or none" if base_url else "blank for OpenAI or none"
+        base_url = _answer_to(f"OpenAI-compatible server ({how})", base_url)
     return {
-        "LANCEDB_PATH": str(Path(path).absolute()) if path and not lancelot.is_address(path) else path,
-        "OPENAI_BASE_URL": _checked_answer("server address", base_url, lancelot.parse_base_url),
+        "LANCEDB_PATH": path if lancelot.is_address(path) else str(Path(path).absolute()),
+        "OPENAI_BASE_URL": _checked_answer(
+            "server address", "" if base_url == "-" else base_url, lancelot.parse_base_url
+        ),
         "EMBEDDING_MODEL": options.model or (settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""),
     }
 
@@ -909,10 +900,7 @@ def _key_to_store(session: Session, *, interactive: bool) -> str:
         return key
     if not (interactive or from_input):
         return ""
-    try:
-        return getpass.getpass("API key, not shown (blank to keep what is stored, or for none): ", sys.stderr).strip()
-    except EOFError as error:
-        raise _input_ended() from error
+    return getpass.getpass("API key, not shown (blank to keep what is stored, or for none): ", sys.stderr).strip()
 
 
 def _store_answers(
@@ -996,20 +984,19 @@ def _edit_clients(
     return done, code
 
 
-def _may_start(session: Session, start: Session, variables: Mapping[str, str]) -> bool:
-    """Return whether to start the server with variables that others may have put into a project's file: a person decides."""
-    others = ", ".join(sorted(name for name in start.environ if name not in variables))
-    if session.arguments.scope != "project" or not others:
-        return True
-    if sys.stdin.isatty() and not session.arguments.yes:
-        return lancelot.agrees(f"The project's file sets {others} for the server. Start it with that?")
-    say(f"warning: The server was not started, since the project's file sets {others} for it.")
-    say("Take that out of the file, or run `init` at a terminal without --yes to start it all the same.")
-    return False
+def _try_start(session: Session, start: Session, variables: Mapping[str, str]) -> bool:
+    """Start the server once as a client will, from the root folder, say how that went, and return whether it is well.
 
-
-def _try_start(start: Session) -> bool:
-    """Start the server as a client will, from the root folder, say how that went, and return whether it is well."""
+    With variables that others may have put into a project's file it is started if the person at the terminal agrees.
+    """
+    others = ", ".join(sorted(start.environ.keys() - variables.keys()))
+    if session.arguments.scope == "project" and others:
+        if session.arguments.yes or not sys.stdin.isatty():
+            say(f"warning: The server was not started, since the project's file sets {others} for it.")
+            say("Take that out of the file, or run `init` at a terminal without --yes to start it all the same.")
+            return False
+        if not lancelot.agrees(f"The project's file sets {others} for the server. Start it with that?"):
+            return False
     check = check_server(start, cwd=Path(start.command[0]).anchor)[-1]
     if check.status == "ok":
         say(f"ok:      {check.message}")
@@ -1037,9 +1024,9 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
             say(f"{client.title}: its entry keeps {listed(kept)} as before: take out what should not hold any more.")
         environ = {name: str(value) for name, value in environ.items() if value is not None}
         start = Session(argparse.Namespace(path=None, table=None), environ, [entry["command"], *entry["args"]])
-        if (start.environ, start.command) not in [(other.environ, other.command) for other in starts]:
+        if start not in starts:
             starts.append(start)
-    started = [_may_start(session, start, variables) and _try_start(start) for start in starts]
+    started = [_try_start(session, start, variables) for start in starts]
     if "all" in session.arguments.client:
         say(f"\nFor any other client with an mcpServers file:\n\n{client_entry(command, variables)}")
     return code if all(started) else 1
@@ -1078,17 +1065,15 @@ def _set_up(session: Session) -> int:
     interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
-    failed = [
-        check.name
-        for check in report(lancelot.unread_status(session.settings), lancelot.MACHINE_CHECKS)
-        if check.status == "failed"
-    ]
+    checks = report(lancelot.unread_status(session.settings), lancelot.MACHINE_CHECKS)
+    failed = [check.name for check in checks if check.status == "failed"]
     if "processor" in failed:
         raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
-    values = _settings_to_store(session, interactive=interactive)
-    if not values["LANCEDB_PATH"]:
-        raise LancelotError("No folder to search is known.", "Give it: `init --path FOLDER`.")
-    key = _key_to_store(session, interactive=interactive)
+    try:
+        values = _settings_to_store(session, interactive=interactive)
+        key = _key_to_store(session, interactive=interactive)
+    except EOFError as error:
+        raise LancelotError("The input ended before every question was answered.", "Nothing was stored.") from error
     # The settings as a server would have them after these answers are stored.
     environ = {name: value for name, value in session.environ.items() if name not in values}
     environ |= {"OPENAI_API_KEY": key} if key else {}
@@ -1238,6 +1223,12 @@ def command_cache(session: Session) -> int:
 DEMO_TABLE = "documents"
 DEMO_QUERY = "encryption"
 """The documentation has this word in other forms only, such as `encrypted`, which full-text search alone knows."""
+DEMO_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("lancedb_status", {}),
+    ("lancedb_search", {"query": DEMO_QUERY, "searchType": "text", "limit": 3}),
+    ("lancedb_search", {"query": DEMO_QUERY, "searchType": "fts", "limit": 3}),
+    ("lancedb_query", {"question": "Where is a key kept?", "contextBudget": 900}),
+)
 
 
 def _index_documentation(session: Session, folder: Path) -> str:
@@ -1266,17 +1257,6 @@ def _index_documentation(session: Session, folder: Path) -> str:
     return done.stdout.rstrip("\n")
 
 
-def _demo_lines(searcher: Searcher, tool: str, given: Mapping[str, Any]) -> str:
-    """Return the lines of the command that answers as a tool does, or "" if the tool's own answer is for reading."""
-    if tool == "lancedb_status":
-        return lancelot.status_lines(lancelot.examined_status(searcher))
-    if tool == "lancedb_search":
-        return lancelot.search_lines(
-            searcher.search(lancelot.SearchRequest(given["query"], given["limit"], given["searchType"]))
-        )
-    return ""
-
-
 async def _show_demo(session: Session, folder: Path) -> None:
     """Call the tools of a server as a client does; a person at a terminal sees lines instead of JSON."""
     from mcp import Client
@@ -1288,21 +1268,20 @@ async def _show_demo(session: Session, folder: Path) -> None:
     searcher = Searcher(settings, embedder=Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
     program, *arguments = session.command
     server = StdioServerParameters(command=program, args=arguments, env=environ)
-    calls: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("lancedb_status", {}),
-        ("lancedb_search", {"query": DEMO_QUERY, "searchType": "text", "limit": 3}),
-        ("lancedb_search", {"query": DEMO_QUERY, "searchType": "fts", "limit": 3}),
-        ("lancedb_query", {"question": "Where is a key kept?", "contextBudget": 900}),
-    )
     async with Client(server) as client:
-        for name, given in calls:
+        for name, given in DEMO_CALLS:
             result = await client.call_tool(name, given)
             text = "".join(block.text for block in result.content if block.type == "text")
             say_lines(f"\n> {name} {lancelot.compact_json(given)}")
             if session.arguments.json or not lancelot.is_at_terminal():
                 say(text)
+            elif name == "lancedb_status":
+                say_lines(lancelot.status_lines(lancelot.examined_status(searcher)))
+            elif name == "lancedb_search":
+                request = lancelot.SearchRequest(given["query"], given["limit"], given["searchType"])
+                say_lines(lancelot.search_lines(searcher.search(request)))
             else:
-                say_lines(_demo_lines(searcher, name, given) or text.rstrip("\n"))
+                say_lines(text.rstrip("\n"))
 
 
 def command_demo(session: Session) -> int:
@@ -1355,17 +1334,11 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--table",
-        type=type_of_option(lancelot.parse_name),
-        help="the table of calls that name none (LANCEDB_TABLE)",
-    )
+    parser.add_argument("--table", type=type_of_option(lancelot.parse_name), help="the default table (LANCEDB_TABLE)")
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--clear", action="store_true", help="remove the copies of other versions that nobody runs from"
-    )
+    parser.add_argument("--clear", action="store_true", help="remove copies of other versions that nobody runs from")
 
 
 COMMANDS: Mapping[str, Callable[[Session], int]] = {
