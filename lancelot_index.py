@@ -887,10 +887,6 @@ def read_document(name: str, content: bytes) -> Document:
     """
     suffix = Path(name).suffix.lower()
     is_word = suffix in (".docx", ".docm", ".dotx")
-    if len(content) > MAX_FILE_BYTES:
-        raise UnreadableError(f"is larger than {MAX_FILE_BYTES // 1_000_000} MB")
-    if suffix in BINARY_SUFFIXES:
-        raise IgnoredError("binary")
     if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
         return pdf_document(content)
     if content.startswith(b"PK\x03\x04") and (is_word or b"word/document" in content):
@@ -1129,10 +1125,9 @@ def extract_files(reader: Iterable[bytes], writer: BinaryIO) -> None:
 
 @dataclass
 class Extractor(contextlib.AbstractContextManager["Extractor"]):
-    """Reads files in a child process, so that a hostile one costs no more than its own chunks.
+    """Reads files, one at a time, in a child process that `command` starts with EXTRACT_VARIABLES of `environ`.
 
-    `command` starts the child with the first file; it gets EXTRACT_VARIABLES alone of `environ`, is ended when a file takes
-    longer than `seconds`, and started again for the next one. A second thread needs an Extractor of its own.
+    The child is ended when a file takes longer than `seconds`, and started again for the next one.
     """
 
     command: Sequence[str]
@@ -1326,8 +1321,7 @@ class FileFinder:
     """The files below a folder that are to be indexed. Symbolic links are never followed: what lies inside is found itself.
 
     With `within`, a folder above it, the way from there must not be hidden or ignored, and the ignore files on it hold.
-    `ignored` counts files, and whole folders as one, by the reason; `failed` holds the reason why a file or folder could
-    not be looked at by its name; `notes` are sentences on what else to know.
+    `ignored` counts files and whole folders by the reason; `failed` says by name why one could not be looked at.
     """
 
     root: Path
