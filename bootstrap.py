@@ -15,8 +15,7 @@ import sys
 def isolate():
     """Take everything but the archive and Python's own library off `sys.path`.
 
-    PYTHONPATH comes before the packages of the archive and would replace them; the packages of the
-    machine come after, and an optional import would find one of a version that nobody has tried.
+    PYTHONPATH would replace packages of the archive, and an optional import would find one of the machine.
     """
     library = os.path.dirname(os.__file__)
 
@@ -31,31 +30,16 @@ def isolate():
     sys.pycache_prefix = None
 
 
-def machine():
-    """The processor that Python was built for, which can differ from the one it runs on."""
-    import platform
-
-    # Windows on ARM runs Pythons built for either; only this text tells which.
-    name = next((name for name in ("AMD64", "ARM64") if "(%s)" % name in sys.version), platform.machine())
-    return name if sys.maxsize > 2**32 else name + " in 32 bits"
-
-
 def interpreter():
     """The kind of Python that compiled modules are bound to, in words such as `CPython 3.11 on Linux x86_64`."""
     import platform
 
     threads = " free-threaded" if "free-threading" in sys.version else ""
     python = "%s %d.%d%s" % ((platform.python_implementation(),) + sys.version_info[:2] + (threads,))
-    return "%s on %s %s" % (python, platform.system(), machine())
-
-
-def glibc_version():
-    """Return the version of glibc as two numbers, or None if there is another C library, such as musl."""
-    try:
-        version = os.confstr("CS_GNU_LIBC_VERSION").split()[1]
-    except (AttributeError, IndexError, OSError, ValueError):
-        return None
-    return tuple(int(part) for part in version.split(".")[:2])
+    # Windows on ARM runs Pythons built for either processor; only this text tells which.
+    machine = next((name for name in ("AMD64", "ARM64") if "(%s)" % name in sys.version), platform.machine())
+    bits = "" if sys.maxsize > 2**32 else " in 32 bits"
+    return "%s on %s %s%s" % (python, platform.system(), machine, bits)
 
 
 def refuse(sentence):
@@ -66,19 +50,18 @@ def refuse(sentence):
 def check_machine():
     """Refuse a Python and a C library that the compiled modules inside are not for, as `build.py` wrote it down."""
     import json
+    import platform
 
     target = json.loads(__loader__.get_data("built_for.json").decode())
     if interpreter() != target["interpreter"]:
-        refuse(
-            "is for %s, but was started by %s: start it with the former, or get the archive made for the latter."
-            % (target["interpreter"], interpreter())
-        )
-    needed, found = target["glibc"], glibc_version()
-    if needed and (found or (0, 0)) < tuple(needed):
-        has = "glibc %d.%d" % found if found else "another C library"
-        refuse(
-            "needs glibc %d.%d or newer, but this system has %s: use it on one that has it." % (tuple(needed) + (has,))
-        )
+        sentence = "is for %s, but was started by %s: start it with the former, or get the archive made for the latter."
+        refuse(sentence % (target["interpreter"], interpreter()))
+    library, version = platform.libc_ver()
+    numbers = tuple(int(part) for part in version.split(".")[:2]) if library == "glibc" else (0, 0)
+    if target["glibc"] and numbers < tuple(target["glibc"]):
+        has = "%s %s" % (library, version) if library else "another C library"
+        needed = "%d.%d" % tuple(target["glibc"])
+        refuse("needs glibc %s or newer, but this system has %s: use it on one that has it." % (needed, has))
 
 
 def unpacked_folder():
@@ -92,11 +75,6 @@ def unpacked_folder():
     return _bootstrap.cache_path(archive, environment.root, environment.build_id)
 
 
-def unfinished(folder):
-    """Where shiv unpacks what it then renames to `folder`: it stays behind if the process is killed meanwhile."""
-    return folder.parent / (folder.name + ".tmp")
-
-
 def check_owners(folder):
     """Refuse to start from, or to unpack to, what users other than this one and the administrator could have put there."""
     import stat
@@ -107,28 +85,23 @@ def check_owners(folder):
     if "SHIV_ROOT" not in os.environ and root.stat().st_uid == os.getuid() and root.stat().st_mode & 0o022:
         root.chmod(root.stat().st_mode & ~0o022)  # earlier versions left it as the umask had it
     # shiv follows a link in place of its lock, and empties the file that it leads to.
-    lock_file = root / (".%s_lock" % folder.name)
-    for path in (root.resolve(), folder, folder / "site-packages", unfinished(folder), lock_file):
+    beside = (folder.with_name(folder.name + ".tmp"), folder.with_name(".%s_lock" % folder.name))
+    for path in (root.resolve(), folder, folder / "site-packages") + beside:
         try:
             found = path.lstat()
         except FileNotFoundError:
             continue
-        if stat.S_ISLNK(found.st_mode):
-            why = "it is a link"
-        elif found.st_uid not in (os.getuid(), 0):
-            why = "it belongs to another user"
-        elif found.st_mode & 0o022:
-            why = "others can write to it"
-        else:
-            continue
-        refuse("does not start from %s, since %s: remove it, or set SHIV_ROOT to a folder of your own." % (path, why))
+        link, foreign = stat.S_ISLNK(found.st_mode), found.st_uid not in (os.getuid(), 0)
+        if link or foreign or found.st_mode & 0o022:
+            why = "it is a link" if link else "it belongs to another user" if foreign else "others can write to it"
+            remedy = "remove it, or set SHIV_ROOT to a folder of your own."
+            refuse("does not start from %s, since %s: %s" % (path, why, remedy))
 
 
 def lock(folder, kind):
     """Lock a folder for as long as this process lives; return False if others hold a lock that excludes it.
 
-    `kind` is `LOCK_SH`, which those hold that run from the folder, or `LOCK_EX`. Where there are no such locks, as on
-    Windows, which itself keeps what runs from being removed, it is as if nobody held one.
+    `kind` is `LOCK_SH`, which those hold that run from it, or `LOCK_EX`. Windows itself keeps what runs from removal.
     """
     try:
         import fcntl
@@ -152,13 +125,13 @@ def remove_copy(path):
     """Remove an unpacked copy unless somebody runs from it; return whether it is gone."""
     import shutil
 
-    if not lock(path, "LOCK_EX"):
-        return False
-    hidden = path.parent / ("." + path.name + ".removed")
+    hidden = path.with_name("." + path.name + ".removed")
     try:
+        if not lock(path, "LOCK_EX"):
+            return False
         path.rename(hidden)  # in one step: nobody starts from half a copy
     except OSError:
-        return False
+        return not path.exists()
     shutil.rmtree(str(hidden), ignore_errors=True)
     return True
 
@@ -175,10 +148,7 @@ def remove_leftovers(folder):
 
 
 def unpack_to(folder):
-    """Unpack into a folder, of which nothing is to be seen until it is whole, and nothing is left if that fails.
-
-    Then remove what nobody needs beside it; of other versions, half a gigabyte each, the last one is kept.
-    """
+    """Unpack into a folder that is seen only when it is whole; then remove older copies but the last one."""
     import shutil
     import tempfile
 
@@ -187,12 +157,12 @@ def unpack_to(folder):
     folder.parent.mkdir(parents=True, exist_ok=True)
     # On Windows shiv waits for ever for its lock in a folder that cannot be written.
     tempfile.TemporaryFile(dir=str(folder.parent)).close()
-    with _bootstrap.current_zipfile() as archive:
-        try:
+    try:
+        with _bootstrap.current_zipfile() as archive:
             _bootstrap.extract_site_packages(archive, folder)
-        except BaseException:
-            shutil.rmtree(str(unfinished(folder)), ignore_errors=True)
-            raise
+    except BaseException:
+        shutil.rmtree(str(folder) + ".tmp", ignore_errors=True)
+        raise
     try:
         for path in copies(folder)[1:]:
             remove_copy(path)
@@ -206,16 +176,14 @@ def unpack():
     import zipfile
     import zlib
 
-    def is_damaged():  # somebody removed files; otherwise a copy is whole or not there
-        return folder.exists() and not module.exists()
-
     try:
         folder = unpacked_folder()
-        module = folder / "site-packages" / "lancelot.py"
         check_owners(folder)
+        module = folder / "site-packages" / "lancelot.py"
         if not module.exists():
             mask = os.umask(0o077)
-            if is_damaged() and not remove_copy(folder) and is_damaged():
+            # A copy is whole or not there, unless somebody removed files from it.
+            if folder.exists() and not module.exists() and not remove_copy(folder):
                 refuse("is damaged where it was unpacked: end what runs from %s, and remove that folder." % folder)
             unpack_to(folder)
             os.umask(mask)
@@ -223,10 +191,8 @@ def unpack():
     except KeyboardInterrupt:
         sys.exit(130)
     except (OSError, RuntimeError) as error:
-        refuse(
-            "cannot be unpacked into %s (%s): set SHIV_ROOT to a folder that can be written and has 500 MB free."
-            % (os.environ.get("SHIV_ROOT", "~/.shiv"), error)
-        )
+        where, remedy = os.environ.get("SHIV_ROOT", "~/.shiv"), "a folder that can be written and has 500 MB free"
+        refuse("cannot be unpacked into %s (%s): set SHIV_ROOT to %s." % (where, error, remedy))
     except (EOFError, zipfile.BadZipFile, zlib.error) as error:
         refuse("is damaged (%s): get it anew." % error)
 
@@ -251,7 +217,6 @@ def main():
     if sys.argv[1:2] == ["verify"]:
         verify()
     unpack()
-
     import _bootstrap
 
     _bootstrap.bootstrap()

@@ -36,6 +36,7 @@ if sys.version_info < (3, 10):  # noqa: UP036  # an older one is what this is he
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import json
@@ -240,13 +241,10 @@ def pinned(lock: Path, target: Target) -> dict[str, str]:
         "sys_platform": target.platform.sys_platform,
         "platform_machine": target.platform.machine,
         "platform_python_implementation": "CPython",
-        "platform_release": "",
         "platform_system": target.platform.system,
-        "platform_version": "",
         "python_version": target.python,
         "python_full_version": f"{target.python}.0",
         "implementation_name": "cpython",
-        "implementation_version": f"{target.python}.0",
     }
     return {
         entry["name"]: entry[0].replace(f" ; {entry['marker']}", "", 1)
@@ -497,10 +495,6 @@ PUBLISHED = ("*.pyz", "*.cmd", f"*{BILL}", "LICENSES*.txt", "*.mcpb", REGISTRY_E
 # Texts of licences that wheels lack, by the names of the packages.
 SUPPLIED = ROOT / "licenses"
 LICENCE_NAME = re.compile(r"licen[sc]e|copying|copyright|notice", re.IGNORECASE)
-NO_TEXT = (".py", ".pyc", ".pyd", ".so", ".json")
-
-Component = dict[str, Any]
-"""A package, or a part such as a Rust crate in a native module, as a bill of materials has it."""
 
 
 def packages_in(site: Path) -> list[Distribution]:
@@ -529,7 +523,7 @@ def stated_licence(package: Distribution) -> str:
 def holds_licence(path: str) -> bool:
     """Return whether an installed file that ships is the text of a licence, by its place or its name."""
     name = PurePosixPath(path).name
-    named = LICENCE_NAME.search(name) and not name.endswith(NO_TEXT)
+    named = LICENCE_NAME.search(name) and not name.endswith((".py", ".pyc", ".pyd", ".so", ".json"))
     return ships(path) and bool(named or ".dist-info/licenses/" in path)
 
 
@@ -562,13 +556,13 @@ def licence_entry(stated: str) -> dict[str, object]:
         return {"license": {"name": stated}}
 
 
-def parts_of(package: Distribution) -> list[Component]:
+def parts_of(package: Distribution) -> list[dict[str, Any]]:
     """What is compiled into a package by the bills of materials in its wheel, the main component of each among it.
 
     Their place: https://packaging.python.org/specifications/recording-installed-packages. Their own names of parts, and
     the folder that a part was built in, are left out.
     """
-    parts: dict[str, Component] = {}
+    parts: dict[str, dict[str, Any]] = {}
     for path in package.files or ():
         if ".dist-info/sboms/" not in path.as_posix():
             continue
@@ -883,11 +877,6 @@ def build_all(targets: Targets = (), *, bundled: bool = False) -> None:
     check_failed(failed)
 
 
-def build_bundles(targets: Targets) -> None:
-    """Make the archives and their bundles."""
-    build_all(targets, bundled=True)
-
-
 def check_project(_targets: Targets) -> None:
     """Make the archive, then run every check; BuildError if one failed."""
     build_all()
@@ -933,7 +922,7 @@ def make_locks(_targets: Targets) -> None:
 
 COMMANDS: Mapping[str, Callable[[Targets], None]] = {
     "archive": build_all,
-    "bundle": build_bundles,
+    "bundle": functools.partial(build_all, bundled=True),
     "papers": write_common_papers,
     "check": check_project,
     "test": check_archives,
