@@ -36,33 +36,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, cast
 from urllib.parse import quote
 
-import lancelot  # the words that stand on every page are imported by name
-from lancelot import (
-    KEY_HOSTS,
-    PROGRAM,
-    SETTINGS,
-    Check,
-    Embedder,
-    Examination,
-    LancelotError,
-    Searcher,
-    Session,
-    Status,
-    examine,
-    file_sum,
-    host_of,
-    key_name,
-    keychain_read,
-    listed,
-    load_settings,
-    plural,
-    read_stored,
-    reason_of,
-    remove_file,
-    say,
-    say_lines,
-    type_of_option,
-)
+import lancelot  # what stands on many pages is imported by its name besides
+from lancelot import PROGRAM, Check, Examination, LancelotError, Session, Status, listed, say, type_of_option
 
 # ======================================================================================================================
 # Client files
@@ -250,7 +225,6 @@ class TomlFormat:
 # --- the clients
 
 
-FileScope = Literal["user", "project"]
 System = Literal["linux", "macos", "windows"]
 
 JSON = JsonFormat()
@@ -438,7 +412,7 @@ def _other_paths(client: Client, machine: Machine) -> list[Path]:
     return paths
 
 
-def client_paths(client: Client, machine: Machine, scope: FileScope) -> list[Path]:
+def client_paths(client: Client, machine: Machine, scope: Literal["user", "project"]) -> list[Path]:
     """Return the files that the client reads: one for each way in which it is installed, or the usual one; [] for none."""
     if scope == "project":
         return [machine.project / client.project] if client.project else []
@@ -470,7 +444,7 @@ def account_home() -> str:
 
 def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
     """Return what a client's file sets for the server: what is in this environment, is not stored, and is no secret."""
-    plain = [setting.name for setting in SETTINGS if not setting.secret]
+    plain = [setting.name for setting in lancelot.SETTINGS if not setting.secret]
     variables = {name: lancelot.clean_surrogates(environ.get(name, "")).strip() for name in plain}
     path = variables["LANCEDB_PATH"] or stored.get("LANCEDB_PATH", "")
     variables = {name: value for name, value in variables.items() if value and stored.get(name) != value}
@@ -489,7 +463,6 @@ def client_variables(environ: Mapping[str, str], stored: Mapping[str, str]) -> d
 # --- changing a client's file
 
 
-BACKUP_SUFFIX = ".lancelot-backup"
 BOM = "\ufeff"
 
 
@@ -505,7 +478,7 @@ class FileEdit:
 
 def backup_of(path: Path) -> Path:
     """Return where the content that a client's file had before is kept."""
-    return path.with_name(path.name + BACKUP_SUFFIX)
+    return path.with_name(f"{path.name}.lancelot-backup")
 
 
 def _file_content(path: Path) -> bytes | None:
@@ -519,16 +492,13 @@ def _file_content(path: Path) -> bytes | None:
 
 
 def _left_alone(path: Path, error: Exception) -> LancelotError:
-    reason = "it is not UTF-8" if isinstance(error, UnicodeError) else reason_of(error)
+    reason = "it is not UTF-8" if isinstance(error, UnicodeError) else lancelot.reason_of(error)
     reason = "it is nested too deeply" if isinstance(error, RecursionError) else reason
     return LancelotError(f"{path} was left as it is: {reason}.", "Mend that, and run `init` again.")
 
 
 def _divided(client: Client, content: bytes | None) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Return our entry in a file, or None if there is none, and all else that the file holds.
-
-    ValueError where the file cannot be read or has something else in the entry's place.
-    """
+    """Return our entry in a file, or None if there is none, and all else in it; ValueError where it cannot be read."""
     data = client.format.data((content or b"").decode("utf-8-sig"))
     servers = data.get(client.key, {})
     if not isinstance(servers, Mapping):
@@ -615,18 +585,16 @@ def apply_edit(edit: FileEdit) -> None:
         if edit.backup is not None:
             lancelot.write_private(backup_of(edit.path), edit.backup, like=like)
         if edit.after is None:
-            remove_file(edit.path)
+            lancelot.remove_file(edit.path)
         else:
             lancelot.write_private(edit.path, edit.after, like=like)
         if edit.backup is None:
-            remove_file(backup_of(edit.path))
+            lancelot.remove_file(backup_of(edit.path))
     except OSError as error:
         raise _left_alone(edit.path, error) from error
 
 
-_SECRET_VALUE = re.compile(
-    r'("[^"]*(?:key|token|secret|passw|auth|credential)[^"]*": )"(?:\\.|[^"\\])*"', re.IGNORECASE
-)
+_SECRET_VALUE = re.compile(r'(?i)("[^"]*(?:key|token|secret|passw|auth|credential)[^"]*": )"(?:\\.|[^"\\])*"')
 
 
 def edit_diff(client: Client, edit: FileEdit) -> str:
@@ -668,10 +636,11 @@ def check_embeddings(status: Status) -> Iterator[Check]:
         yield Check("embeddings", "failed", status.why_no_embeddings, "Correct OPENAI_BASE_URL, or unset it.")
         return
     if not status.embeddings:
-        message = "No key and no endpoint: searches are by words, and nothing leaves this machine."
-        yield Check("embeddings", "ok", message)
+        yield Check(
+            "embeddings", "ok", "No key and no endpoint: searches are by words, and nothing leaves this machine."
+        )
         return
-    embedder = Embedder(settings, key=lambda _: status.key)
+    embedder = lancelot.Embedder(settings, key=lambda _: status.key)
     tables: dict[str, list[lancelot.TableLayout]] = {}
     for layout in filter(lambda layout: layout.vectors, status.tables):
         tables.setdefault(layout.model or settings.embedding_model, []).append(layout)
@@ -682,7 +651,7 @@ def check_embeddings(status: Status) -> Iterator[Check]:
             remedy = error.remedy or _embedding_remedy(error.kind, status)
             yield Check("embeddings", "failed", error.cause, remedy, refused=error.kind == "refused-key")
             continue
-        yield Check("embeddings", "ok", f"{host_of(settings.endpoint)} embeds with {model}: length {length}.")
+        yield Check("embeddings", "ok", f"{lancelot.host_of(settings.endpoint)} embeds with {model}: length {length}.")
         for layout in layouts:
             lengths = sorted(set(layout.vectors.values()))
             if length not in lengths:
@@ -698,7 +667,7 @@ def check_chat(status: Status) -> Iterator[Check]:
         yield Check("chat model", "ok", "None is set, so lancedb_ask is not offered.")
         return
     lancelot.ChatModel(settings).reply("Reply with one word.", "Are you there?")
-    yield Check("chat model", "ok", f"{host_of(settings.chat_endpoint)} answers with {settings.chat_model}.")
+    yield Check("chat model", "ok", f"{lancelot.host_of(settings.chat_endpoint)} answers with {settings.chat_model}.")
 
 
 def check_keychain(status: Status) -> Iterator[Check]:
@@ -706,7 +675,7 @@ def check_keychain(status: Status) -> Iterator[Check]:
     if status.key.place != "environment":
         return
     try:
-        keychain_read(key_name(status.settings.endpoint))
+        lancelot.keychain_read(lancelot.key_name(status.settings.endpoint))
     except LancelotError as error:
         if error.kind != "failed":
             yield Check("keychain", "warning", error.cause, error.remedy or "Unlock it, or keep the key elsewhere.")
@@ -750,10 +719,7 @@ async def _server_status(start: Session, log: TextIO, cwd: str | None) -> tuple[
 
 
 def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
-    """Return how a round trip through a server went: this very program, started and asked by an MCP client.
-
-    A second line is about a folder or a table that this server cannot read.
-    """
+    """Start this very program as an MCP client does; return how that went, and what keeps it from its folder or table."""
     import anyio
 
     started = time.monotonic()
@@ -766,12 +732,11 @@ def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
                 cause = within[0]
             log.seek(0)
             last = lancelot.one_line((log.read().strip().splitlines() or [""])[-1])
-            why = last or ("no answer in time" if isinstance(cause, TimeoutError) else reason_of(cause))
+            why = last or ("no answer in time" if isinstance(cause, TimeoutError) else lancelot.reason_of(cause))
             message = f"The server did not answer within {time.monotonic() - started:.1f} s: {why}."
             return [Check("server", "failed", message, f"Run by hand: {' '.join(start.command)}")]
-    message = (
-        f"initialize, tools/list ({plural(tools, 'tool')}) and lancedb_status: {time.monotonic() - started:.1f} s."
-    )
+    what = f"initialize, tools/list ({lancelot.plural(tools, 'tool')}) and lancedb_status"
+    message = f"{what}: {time.monotonic() - started:.1f} s."
     checks = [Check("server", "ok", message)]
     if problem:
         message = f"The server answers, but there is nothing that it can search: {problem}"
@@ -782,7 +747,7 @@ def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
 def report(status: Status, examinations: Iterable[Examination]) -> list[Check]:
     """Say what checks say as they come, and return it."""
     checks = []
-    for check in examine(status, examinations):
+    for check in lancelot.examine(status, examinations):
         say(lancelot.check_lines(check))
         checks.append(check)
     return checks
@@ -790,13 +755,12 @@ def report(status: Status, examinations: Iterable[Examination]) -> list[Check]:
 
 def command_doctor(session: Session) -> int:
     """`doctor`: every check, a line each as it comes; exit code 1 where one failed."""
-    # Whether the folder can be read was looked at already, in the same environment. A server that does not answer takes
-    # its client some seconds more to end.
+    # The folder was looked at already. To end a server that does not answer takes its client some seconds more.
     server = Examination("server", lambda _status: check_server(session)[:1], SERVER_SECONDS + 10)
     examinations = (*lancelot.CHECKS, *LIVE_CHECKS, server)
-    status = lancelot.read_status(Searcher(session.settings))
+    status = lancelot.read_status(lancelot.Searcher(session.settings))
     if session.arguments.json:
-        checks = list(examine(status, examinations))
+        checks = list(lancelot.examine(status, examinations))
         lancelot.say_json(
             lancelot.compact_json(
                 {"lancelot": lancelot.__version__, "health": [lancelot.check_object(check) for check in checks]}
@@ -914,16 +878,16 @@ def _store_answers(
         for name in (name for name, value in values.items() if value != plain[name]):
             say(f"{name} holds a password, so it was used and not stored: a client that starts the server must set it.")
         if key:
-            host = key_name(settings.endpoint)
+            host = lancelot.key_name(settings.endpoint)
             # A keychain cannot list what it holds, and `--forget` is to find every key.
-            hosts = {host, *read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()}
-            lancelot.store_settings(settings.config_dir, {KEY_HOSTS: " ".join(sorted(hosts))})
+            hosts = {host, *lancelot.read_stored(settings.config_dir)[0].get(lancelot.KEY_HOSTS, "").split()}
+            lancelot.store_settings(settings.config_dir, {lancelot.KEY_HOSTS: " ".join(sorted(hosts))})
             place, why = lancelot.save_key(settings, host, key, interactive=interactive)
             say(f"The key for {host} was stored in the {place}.{f' {why}' if why else ''}")
         elif settings.api_key:
             say("The key in OPENAI_API_KEY was used and not stored: a client that starts the server must set it too.")
     except OSError as error:
-        where = f"in {settings.config_dir} ({reason_of(error)})"
+        where = f"in {settings.config_dir} ({lancelot.reason_of(error)})"
         if lancelot.NO_HOME in settings.config_dir.parents:
             where = "on an account without a home folder"
         remedy = "Set LANCEDB_PATH and OPENAI_API_KEY in the client's configuration instead."
@@ -932,7 +896,7 @@ def _store_answers(
 
 def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, str]:
     """Return what a client must set for the server, once these answers are stored."""
-    known = read_stored(session.settings.config_dir)[0]
+    known = lancelot.read_stored(session.settings.config_dir)[0]
     # A name that was just asked for is stored or was taken out: this environment does not come before that.
     environ = {name: value for name, value in session.environ.items() if name not in values}
     if session.arguments.scope == "user":
@@ -1034,12 +998,12 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
 
 def _show_stored(session: Session) -> int:
     settings = session.settings
-    secret = {setting.name for setting in SETTINGS if setting.secret}
+    secret = {setting.name for setting in lancelot.SETTINGS if setting.secret}
     say(f"Settings file: {settings.config_dir / lancelot.SETTINGS_FILE}")
-    for name, value in read_stored(settings.config_dir)[0].items():
+    for name, value in lancelot.read_stored(settings.config_dir)[0].items():
         say(f"  {name} = {'not shown' if name in secret else lancelot.shown_path(lancelot.one_line(value))}")
-    lookup = Embedder(settings).lookup
-    say(f"Key for {host_of(settings.endpoint)}: {f'from the {lookup.place}' if lookup.place else 'none'}")
+    lookup = lancelot.Embedder(settings).lookup
+    say(f"Key for {lancelot.host_of(settings.endpoint)}: {f'from the {lookup.place}' if lookup.place else 'none'}")
     for line in (*settings.problems, *lookup.reasons):
         say(f"  {line}")
     return 0
@@ -1047,11 +1011,12 @@ def _show_stored(session: Session) -> int:
 
 def _forget_stored(session: Session) -> int:
     settings = session.settings
-    urls = (lancelot.OPENAI_URL, settings.endpoint, load_settings({}, settings.config_dir).endpoint)
-    noted = read_stored(settings.config_dir)[0].get(KEY_HOSTS, "").split()
-    hosts = {*map(key_name, urls), *map(host_of, urls), *lancelot.stored_hosts(settings.config_dir), *noted}
+    urls = (lancelot.OPENAI_URL, settings.endpoint, lancelot.load_settings({}, settings.config_dir).endpoint)
+    noted = lancelot.read_stored(settings.config_dir)[0].get(lancelot.KEY_HOSTS, "").split()
+    hosts = {*lancelot.stored_hosts(settings.config_dir), *noted}
+    hosts.update(map(lancelot.key_name, urls), map(lancelot.host_of, urls))
     keys, reasons = lancelot.forget_keys(settings, sorted(hosts), interactive=sys.stdin.isatty())
-    removed = [*keys, *filter(None, [remove_file(settings.config_dir / lancelot.SETTINGS_FILE)])]
+    removed = [*keys, *filter(None, [lancelot.remove_file(settings.config_dir / lancelot.SETTINGS_FILE)])]
     for line in (*(f"Removed: {thing}" for thing in removed), *reasons):
         say(line)
     if not removed:
@@ -1077,8 +1042,8 @@ def _set_up(session: Session) -> int:
     # The settings as a server would have them after these answers are stored.
     environ = {name: value for name, value in session.environ.items() if name not in values}
     environ |= {"OPENAI_API_KEY": key} if key else {}
-    trial = load_settings(environ, session.settings.config_dir, answers=values)
-    status = lancelot.read_status(Searcher(trial))
+    trial = lancelot.load_settings(environ, session.settings.config_dir, answers=values)
+    status = lancelot.read_status(lancelot.Searcher(trial))
     if status.error:
         raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
     checks = report(status, (*lancelot.FOLDER_CHECKS, EMBEDDING_CHECK))
@@ -1130,38 +1095,32 @@ def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Ite
     yield from (f"in the archive, {name} is missing" for name in sorted(record.keys() - names))
     for name in sorted(names & record.keys()):
         with archive.open(name) as file:
-            if file_sum(file) != record[name]:
+            if lancelot.file_sum(file) != record[name]:
                 yield f"in the archive, {name} differs"
-
-
-def has_bytecode(record: Iterable[str]) -> bool:
-    """Return whether an archive ships bytecode; one for a Python that was not there when it was made has none."""
-    return any(name.endswith(".pyc") for name in record)
 
 
 def unpacked_problems(folder: Path, archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
     """Yield what in the unpacked copy of an archive is not as the archive's record says.
 
     A file is read only where it is as long as the one in the archive, so that no file of a copy can hold this up.
-    Bytecode is passed over where the archive has none: Python compiles such a copy as it runs.
+    Bytecode is passed over where the archive has none, made without that Python: it compiles such a copy as it runs.
     """
     expected = {name.removeprefix(SITE): name for name in record if name.startswith(SITE)}
-    missing, compiled = set(expected), has_bytecode(record)
+    missing, compiled = set(expected), any(name.endswith(".pyc") for name in record)
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         missing.discard(name)
         is_compiled_here = not compiled and path.parent.name == "__pycache__" and path.suffix == ".pyc"
-        is_file = stat.S_ISREG(path.lstat().st_mode)
         if path.is_symlink():
             yield f"{path} is a link, and the archive has none"
         elif name not in expected:
             if not is_compiled_here and not path.is_dir():
                 yield f"{path} was added"
-        elif not is_file or path.stat().st_size != archive.getinfo(expected[name]).file_size:
+        elif not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size != archive.getinfo(expected[name]).file_size:
             yield f"{path} differs"
         else:
             with path.open("rb") as file:
-                if file_sum(file) != record[expected[name]]:
+                if lancelot.file_sum(file) != record[expected[name]]:
                     yield f"{path} differs"
     yield from (f"{folder / name} is missing" for name in sorted(missing))
 
@@ -1177,17 +1136,17 @@ def command_verify(session: Session) -> int:
             problems = [*archive_problems(archive, record)]
             if UNPACKED and UNPACKED.exists():
                 problems += unpacked_problems(UNPACKED, archive, record)
-                if not has_bytecode(record):
+                if not any(name.endswith(".pyc") for name in record):
                     say(f"What Python compiled is not compared. Remove {UNPACKED.parent} to have it compiled anew.")
             else:
                 say("It is not unpacked here, so the archive alone is compared.")
         with program.open("rb") as file:
-            digest = file_sum(file)
+            digest = lancelot.file_sum(file)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise LancelotError(f"{program} is damaged ({reason_of(error)}).", "Get the archive anew.") from error
+        raise LancelotError(f"{program} is damaged ({lancelot.reason_of(error)}).", "Get the archive anew.") from error
     for problem in problems[:20]:
         say(f"failed: {problem}")
-    say(f"{program}: {plural(len(record), 'file')}, {plural(len(problems), 'problem')}")
+    say(f"{program}: {lancelot.plural(len(record), 'file')}, {lancelot.plural(len(problems), 'problem')}")
     say(f"SHA-256 {digest}: compare it with this file's line in SHA256SUMS, from where the archive was published.")
     return int(bool(problems))
 
@@ -1242,7 +1201,7 @@ def _index_documentation(session: Session, folder: Path) -> str:
     packed = "" if readme.is_file() else importlib.metadata.metadata(PROGRAM)["Description"]
     (docs / "README.md").write_text(packed or readme.read_text(encoding="utf-8"), encoding="utf-8")
     options = ["--path", str(folder / "db"), "--table", DEMO_TABLE, "--no-vectors"]
-    known = {setting.name for setting in SETTINGS}
+    known = {setting.name for setting in lancelot.SETTINGS}
     environ = {name: value for name, value in session.environ.items() if name not in known}
     done = subprocess.run(  # noqa: S603 - our own command and paths
         [*session.command, "index", str(docs), *options],
@@ -1264,24 +1223,24 @@ async def _show_demo(session: Session, folder: Path) -> None:
 
     environ = {"LANCEDB_PATH": str(folder), "LANCEDB_TABLE": DEMO_TABLE, "LANCELOT_LOG_LEVEL": "error"}
     environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"} | start_environment(session.environ)
-    settings = load_settings(environ, folder)
-    searcher = Searcher(settings, embedder=Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
+    settings = lancelot.load_settings(environ, folder)
+    searcher = lancelot.Searcher(settings, embedder=lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
     program, *arguments = session.command
     server = StdioServerParameters(command=program, args=arguments, env=environ)
     async with Client(server) as client:
         for name, given in DEMO_CALLS:
             result = await client.call_tool(name, given)
             text = "".join(block.text for block in result.content if block.type == "text")
-            say_lines(f"\n> {name} {lancelot.compact_json(given)}")
+            lancelot.say_lines(f"\n> {name} {lancelot.compact_json(given)}")
             if session.arguments.json or not lancelot.is_at_terminal():
                 say(text)
             elif name == "lancedb_status":
-                say_lines(lancelot.status_lines(lancelot.examined_status(searcher)))
+                lancelot.say_lines(lancelot.status_lines(lancelot.examined_status(searcher)))
             elif name == "lancedb_search":
                 request = lancelot.SearchRequest(given["query"], given["limit"], given["searchType"])
-                say_lines(lancelot.search_lines(searcher.search(request)))
+                lancelot.say_lines(lancelot.search_lines(searcher.search(request)))
             else:
-                say_lines(text.rstrip("\n"))
+                lancelot.say_lines(text.rstrip("\n"))
 
 
 def command_demo(session: Session) -> int:
@@ -1289,9 +1248,9 @@ def command_demo(session: Session) -> int:
     import anyio
 
     with tempfile.TemporaryDirectory(prefix="lancelot-demo-") as folder:
-        say_lines(_index_documentation(session, Path(folder).resolve()))
+        lancelot.say_lines(_index_documentation(session, Path(folder).resolve()))
         anyio.run(_show_demo, session, Path(folder).resolve() / "db")
-    say_lines(
+    lancelot.say_lines(
         "\nThat is what an MCP client sees: full-text search knows a word in all of its forms, text search as written.\n"
         "`index FOLDER --path DATABASE` does the same with your files, and `init` sets Lancelot up for a client."
     )
@@ -1316,9 +1275,7 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     # Declared so that argparse does not repeat in its complaint what may be a key.
     parser.add_argument("word", nargs="?", type=_refuse_word, help=argparse.SUPPRESS)
     parser.add_argument("--path", type=type_of_option(lancelot.parse_path), help="the LanceDB folder")
-    parser.add_argument(
-        "--api-key-stdin", action="store_true", help="read the API key from the first line of standard input"
-    )
+    parser.add_argument("--api-key-stdin", action="store_true", help="read the API key from standard input, one line")
     parser.add_argument("--base-url", help="address of an OpenAI-compatible server")
     parser.add_argument("--model", help="the embedding model that made the tables")
     parser.add_argument("--yes", action="store_true", help="ask nothing: take what is given and found")
@@ -1333,14 +1290,6 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--remove", action="store_true", help="take the server out of the clients' files again")
 
 
-def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--table", type=type_of_option(lancelot.parse_name), help="the default table (LANCEDB_TABLE)")
-
-
-def _add_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--clear", action="store_true", help="remove copies of other versions that nobody runs from")
-
-
 COMMANDS: Mapping[str, Callable[[Session], int]] = {
     "init": command_init,
     "doctor": command_doctor,
@@ -1349,8 +1298,12 @@ COMMANDS: Mapping[str, Callable[[Session], int]] = {
     "demo": command_demo,
 }
 
-OPTIONS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
+OPTIONS: Mapping[str, Callable[[argparse.ArgumentParser], object]] = {
     "init": _add_init,
-    "doctor": _add_doctor,
-    "cache": _add_cache,
+    "doctor": lambda parser: parser.add_argument(
+        "--table", type=type_of_option(lancelot.parse_name), help="the default table (LANCEDB_TABLE)"
+    ),
+    "cache": lambda parser: parser.add_argument(
+        "--clear", action="store_true", help="remove copies of other versions that nobody runs from"
+    ),
 }

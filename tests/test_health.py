@@ -249,10 +249,10 @@ def test_the_keychain_is_tried_where_the_key_came_from_the_environment(
     def refuse(_host: str) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(lancelot_setup, "keychain_read", refuse)
+    monkeypatch.setattr(lancelot, "keychain_read", refuse)
     ((found, told),) = lines_of(searcher, "keychain")
     assert (found, told.startswith("It is so.")) == (status, True)
-    monkeypatch.setattr(lancelot_setup, "keychain_read", lambda _host: None)
+    monkeypatch.setattr(lancelot, "keychain_read", lambda _host: None)
     assert lines_of(searcher, "keychain") == [("ok", "The system keychain answers.")]
 
 
