@@ -5282,6 +5282,7 @@ def examined_status(searcher: Searcher) -> Status:
 
 ParameterType = Literal["string", "integer", "boolean"]
 
+_FIELDS = {setting.name: setting.field for setting in SETTINGS}
 DETECTED_DEFAULTS = ("LANCEDB_TABLE", "LANCEDB_TEXT_COLUMN", "LANCEDB_VECTOR_COLUMN")
 """Settings whose default gives way to what the folder has, so that no schema promises it."""
 
@@ -5309,8 +5310,7 @@ class Parameter:
 
     def default_value(self, settings: Settings) -> Any:
         """Return the default in force, or None if there is none."""
-        fields = {setting.name: setting.field for setting in SETTINGS}
-        return getattr(settings, fields[self.default]) if self.default in fields else self.default
+        return getattr(settings, _FIELDS[self.default]) if self.default in _FIELDS else self.default
 
     def schema(self, settings: Settings) -> dict[str, Any]:
         """The flat JSON schema of this argument: no anyOf, no references, no null."""
@@ -5470,32 +5470,28 @@ def run_version(searcher: Searcher) -> str:
     )
 
 
-def allowed_folder(folder: str, roots: Sequence[str] | None) -> tuple[Path, Path]:
-    """Return the folder and the innermost root around it, links resolved; LancelotError if there is no such root."""
-    if not roots:
+def run_index_options(searcher: Searcher, *, folder: str, force: bool) -> str:
+    """The options for the process that indexes, as JSON: nothing is written here.
+
+    The folder is inside one that may be indexed, links resolved; `--within` names the innermost of these.
+    """
+    settings = searcher.settings
+    if not settings.index_roots:
         raise LancelotError(
             "No folder may be indexed by a tool.", "Set LANCELOT_INDEX_ROOTS to the folders that may, or run `index`."
         )
-    if not folder.strip():
-        raise LancelotError("The folder is blank.", f"Give an absolute path inside {listed(roots)}.")
-    try:
-        path = Path(parse_path(folder))
-        resolved = path.resolve() if path.is_absolute() else None
-    except (OSError, RuntimeError, ValueError):
-        resolved = None
-    around = [root for root in map(Path.resolve, map(Path, roots)) if resolved and resolved.is_relative_to(root)]
-    if resolved is None or not around:
+    path, around = Path(), list[Path]()
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # what cannot be a path is in no folder
+        given = Path(parse_path(folder))
+        path = given.resolve()
+        roots = [Path(root).resolve() for root in settings.index_roots]
+        around = [root for root in roots if given.is_absolute() and path.is_relative_to(root)]
+    if not around:
         raise LancelotError(
             f'"{shorten(one_line(folder), 300)}" is not inside a folder that may be indexed.',
-            f"Give an absolute path inside {listed(roots)}, which LANCELOT_INDEX_ROOTS names.",
+            f"Give an absolute path inside {listed(settings.index_roots)}, which LANCELOT_INDEX_ROOTS names.",
         )
-    return resolved, max(around, key=lambda root: len(root.parts))
-
-
-def run_index_options(searcher: Searcher, *, folder: str, force: bool) -> str:
-    """The options for the process that indexes, as JSON: nothing is written here."""
-    settings = searcher.settings
-    path, root = allowed_folder(folder, settings.index_roots)
+    root = max(around, key=lambda folder: len(folder.parts))
     options = [str(path), "--within", str(root), "--table", settings.table]
     if settings.path and not is_address(settings.path):
         options += ["--path", settings.path]
@@ -5687,8 +5683,7 @@ TOOLS = (
 
 def tools_for(settings: Settings) -> tuple[Tool, ...]:
     """The tools that are offered under these settings: those that need none, and those whose setting is set."""
-    fields = {setting.name: setting.field for setting in SETTINGS}
-    return tuple(tool for tool in TOOLS if not tool.needs or getattr(settings, fields[tool.needs]))
+    return tuple(tool for tool in TOOLS if not tool.needs or getattr(settings, _FIELDS[tool.needs]))
 
 
 def tables_sentence(settings: Settings, tables: Sequence[str]) -> str:
@@ -5697,13 +5692,13 @@ def tables_sentence(settings: Settings, tables: Sequence[str]) -> str:
         known = settings.path and is_address(settings.path)
         return f"{'Its tables are' if known else 'No table was seen there: what is wrong is'} told by lancedb_status."
     sentence = f"{'Its table is' if len(tables) == 1 else 'Its tables are'} {shorten(listed(tables, limit=12), 300)}."
-    if settings.is_set("LANCEDB_TABLE") and settings.table not in tables:
-        return f"{sentence} Name one as table in every call: LANCEDB_TABLE names another, {one_line(settings.table)}."
-    if len(tables) == 1:
-        return sentence
-    if settings.table in tables:
-        return f"{sentence} A call that names no table gets {settings.table}."
-    return f"{sentence} Name one as table in every call; where it does not hold the answer, try the others."
+    if settings.table not in tables and settings.is_set("LANCEDB_TABLE"):
+        sentence += f" Name one as table in every call: LANCEDB_TABLE names another, {one_line(settings.table)}."
+    elif len(tables) > 1 and settings.table in tables:
+        sentence += f" A call that names no table gets {settings.table}."
+    elif len(tables) > 1:
+        sentence += " Name one as table in every call; where it does not hold the answer, try the others."
+    return sentence
 
 
 def instructions_for(settings: Settings, tables: Sequence[str] = ()) -> str:
@@ -5741,11 +5736,6 @@ def find_tool(name: str) -> Tool | None:
     return next((tool for tool in TOOLS if tool.name == name), None)
 
 
-def tool_of(command: str) -> Tool:
-    """Return the tool that a command of the same name runs."""
-    return cast("Tool", find_tool(f"lancedb_{command}"))
-
-
 def failure_text(tool: Tool, error: Exception) -> str:
     """What a failed call answers: the sentences of an anticipated failure, or that this is a bug."""
     if isinstance(error, ImportError):
@@ -5772,13 +5762,6 @@ STOP_SECONDS = 10.0
 """What a run is given to finish its commit before it is ended; nothing is lost then either."""
 
 
-def overall_progress(progress: Mapping[str, Any], files: int) -> tuple[float, float]:
-    """How far a run is and its end, both in files: filling in vectors and building indexes count as one more each."""
-    share = progress["done"] / (progress["total"] or 1)
-    done = {"files": progress["done"], "vectors": files + share, "indexes": files + 1.0}
-    return done[progress["doing"]], files + 2.0
-
-
 async def follow_run(output: Any, report: Callable[[float, float, str], Awaitable[None]]) -> dict[str, Any]:
     """Report the progress that a run prints line by line; return its last word, {} if it died without one."""
     pending, last, files = b"", dict[str, Any](), 0
@@ -5786,10 +5769,14 @@ async def follow_run(output: Any, report: Callable[[float, float, str], Awaitabl
         *lines, pending = (pending + part).split(b"\n")
         for line in lines:
             last = parse_json_object(line.decode("utf-8", "replace")) or {}
-            if "doing" in last:
-                files = last["total"] if last["doing"] == "files" else files
-                done, total = overall_progress(last, files)
-                await report(done, total, f"{last['doing']}: {last['done']:,} of {last['total']:,}")
+            if doing := last.get("doing"):
+                done, total = last["done"], last["total"]
+                files = total if doing == "files" else files
+                # All is counted in files: filling in vectors and building indexes are one more each.
+                overall = (
+                    done if doing == "files" else files + ("vectors", "indexes").index(doing) + done / (total or 1)
+                )
+                await report(overall, files + 2.0, f"{doing}: {done:,} of {total:,}")
     return {} if "doing" in last else last
 
 
@@ -5820,21 +5807,9 @@ async def run_index(command: Sequence[str], report: Callable[[float, float, str]
     return compact_json(last)
 
 
-async def call_index(
-    tool: Tool, command: Sequence[str], options: str, report: Callable[[float, float, str], Awaitable[None]]
-) -> tuple[str, bool]:
-    """Return the text that answers a call of `lancedb_index`, and whether it is an error: an edge, as `call_tool` is."""
-    try:
-        return await run_index([*command, "index", *json.loads(options)], report), False
-    except Exception as error:  # noqa: BLE001 - the edge around a tool
-        return failure_text(tool, error), True
-
-
 # --- the server
 
 
-UNCHANGED_MS = 3_600_000
-"""For how long a client may keep what a server said of itself, in milliseconds: settings are read at its start alone."""
 MAX_CALLS = 32
 """Calls that run at the same time; more wait for their turn."""
 
@@ -5870,7 +5845,7 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
     from mcp.server.caching import CacheHint
     from mcp.shared.exceptions import MCPError
 
-    unchanging = CacheHint(ttl_ms=UNCHANGED_MS)
+    unchanging = CacheHint(ttl_ms=3_600_000)  # settings are read at the start alone
     answering = searcher or Searcher(settings)
     # Apart from the threads that read and write stdio, so that calls that hang cannot keep those waiting.
     threads = anyio.CapacityLimiter(MAX_CALLS)
@@ -5886,8 +5861,11 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
         run = functools.partial(call_tool, tool, answering, parameters.arguments or {})
         text, failed = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=threads)
         if tool.writes and not failed:
-            program, report = command or (sys.executable, __file__), context.session.report_progress
-            text, failed = await call_index(tool, program, text, report)
+            program = command or (sys.executable, __file__)
+            try:
+                text = await run_index([*program, "index", *json.loads(text)], context.session.report_progress)
+            except Exception as error:  # noqa: BLE001 - the edge around a tool
+                text, failed = failure_text(tool, error), True
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
     return Server(
@@ -5908,16 +5886,8 @@ ANSWER_SECONDS = 5.0
 """What answers that are still owed at the end of input are given."""
 
 
-@dataclass(frozen=True)
-class Stdio:
-    """The two ends of the protocol, held apart from descriptors 0 and 1."""
-
-    reader: TextIO
-    writer: TextIO
-
-
-def take_stdio() -> Stdio:
-    """Take stdin and stdout for the protocol.
+def take_stdio() -> tuple[TextIO, TextIO]:
+    """Take stdin and stdout for the protocol: return a reader and a writer apart from descriptors 0 and 1.
 
     From here on descriptor 1 is standard error and descriptor 0 is empty, so whatever prints or reads, native code and
     children included, cannot touch the protocol.
@@ -5939,56 +5909,10 @@ def take_stdio() -> Stdio:
     # Only now: what was printed before and not flushed is no protocol either.
     sys.stdout.flush()
     # No translation of line ends: the protocol is the same on every platform.
-    return Stdio(
+    return (
         open(reader, encoding="utf-8", errors="replace", newline="\n"),  # noqa: PTH123 - a descriptor, kept open
         open(writer, "w", encoding="utf-8", newline="\n"),  # noqa: PTH123 - a descriptor, kept open
     )
-
-
-class Exchange:
-    """Knows which answers are still owed, so that the end of input waits for them and nothing is lost in silence."""
-
-    def __init__(self, on_answered: Callable[[str], None]) -> None:
-        self._owed: dict[str | int, str] = {}
-        self._changed: Any = None
-        self._on_answered = on_answered
-
-    def requested(self, message: Any) -> None:
-        """Note a message of the client: a request is owed an answer, a cancelled one no longer."""
-        method, identity = getattr(message, "method", None), getattr(message, "id", None)
-        if method is not None and identity is not None:
-            self._owed[identity] = method
-        elif method == "notifications/cancelled":
-            self._settle((message.params or {}).get("requestId"))
-
-    def answered(self, message: Any) -> None:
-        """Note a message of the server."""
-        method = self._settle(getattr(message, "id", None))
-        if method is not None:
-            self._on_answered(method)
-
-    def _settle(self, identity: Any) -> str | None:
-        method = self._owed.pop(identity, None) if isinstance(identity, str | int) else None
-        if self._changed is not None and not self._owed:
-            self._changed.set()
-        return method
-
-    async def all_answered(self) -> None:
-        """Return when nothing is owed."""
-        import anyio
-
-        if self._owed:
-            self._changed = anyio.Event()
-            await self._changed.wait()
-
-
-def error_message(code: int, message: str, identity: str | int | None = None) -> SessionMessage:
-    """An error of the protocol, in answer to the request of that id."""
-    from mcp import types
-    from mcp.shared.message import SessionMessage
-
-    error = types.ErrorData(code=code, message=message)
-    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=identity, error=error))
 
 
 def normalize_request(request: dict[str, Any]) -> bool:
@@ -6011,68 +5935,67 @@ def parse_message(line: str) -> tuple[SessionMessage, bool]:
     from mcp import types
     from mcp.shared.message import SessionMessage
 
-    try:
+    code, problem = types.PARSE_ERROR, "The line is not a JSON-RPC 2.0 message; batches are not part of MCP."
+    with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(line)
         # Half a character, which JSON can name and UTF-8 cannot hold.
         if re.search(r"\\ud[89a-f]", line, re.IGNORECASE):
             value = json.loads(clean_surrogates(json.dumps(value, ensure_ascii=False)))
-        if isinstance(value, dict) and "method" in value and not normalize_request(value):
-            return error_message(types.INVALID_REQUEST, "The id of a request is a string or a whole number."), True
-        return SessionMessage(types.jsonrpc_message_adapter.validate_python(value, by_name=False)), False
-    except (ValueError, RecursionError):
-        problem = "The line is not a JSON-RPC 2.0 message; batches are not part of MCP."
-        return error_message(types.PARSE_ERROR, problem), True
+        if not isinstance(value, dict) or "method" not in value or normalize_request(value):
+            return SessionMessage(types.jsonrpc_message_adapter.validate_python(value, by_name=False)), False
+        code, problem = types.INVALID_REQUEST, "The id of a request is a string or a whole number."
+    error = types.ErrorData(code=code, message=problem)
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=None, error=error)), True
 
 
-def message_line(message: SessionMessage) -> str:
-    """A message as a line, or an error in its place if it cannot be written as UTF-8 JSON."""
-    from mcp import types
-
-    try:
-        line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-        line.encode()
-    except (ValueError, TypeError):
-        logger.exception("an answer could not be written: this is a bug in Lancelot")
-        identity = getattr(message.message, "id", None)
-        return message_line(error_message(types.INTERNAL_ERROR, "The answer could not be written as JSON.", identity))
-    return f"{line}\n"
+def note_request(message: Any, owed: dict[str, str]) -> None:
+    """Note the method of a request under the `repr` of its id until it is answered; one that is cancelled is not."""
+    method, identity = getattr(message, "method", None), getattr(message, "id", None)
+    if method == "notifications/cancelled":
+        owed.pop(repr((message.params or {}).get("requestId")), None)  # which may be any value
+    elif method and identity is not None:
+        owed[repr(identity)] = method
 
 
 async def serve_stdio(
-    server: Server[Any], stdio: Stdio, *, on_answered: Callable[[str], None], on_end: Callable[[], None]
+    server: Server[Any], stdio: tuple[TextIO, TextIO], *, on_answered: Callable[[str], None], on_end: Callable[[], None]
 ) -> None:
     """Serve one client until its input ends, then answer what is still owed for at most ANSWER_SECONDS."""
     import anyio
     import anyio.to_thread
 
-    exchange = Exchange(on_answered)
+    reader, writer = stdio
     inward_send, inward = anyio.create_memory_object_stream[Any](0)
     outward, outward_receive = anyio.create_memory_object_stream[Any](0)
     errors = outward.clone()
+    owed: dict[str, str] = {}
 
     async def read() -> None:
         async with inward_send, errors:
             # A read cannot be interrupted: where the client closed only its other end, it is left behind.
-            while line := await anyio.to_thread.run_sync(stdio.reader.readline, abandon_on_cancel=True):
+            while line := await anyio.to_thread.run_sync(reader.readline, abandon_on_cancel=True):
                 if not (text := line.strip("\ufeff \t\r\n")):
                     continue
                 message, is_error = parse_message(text)
                 if not is_error:
-                    exchange.requested(message.message)
+                    note_request(message.message, owed)
                 await (errors if is_error else inward_send).send(message)
             on_end()
             with anyio.move_on_after(ANSWER_SECONDS):
-                await exchange.all_answered()
+                while owed:  # noqa: ASYNC110 - once, at the end, for seconds at most
+                    await anyio.sleep(0.01)
 
-    def write_line(line: str) -> None:
-        stdio.writer.write(line)
-        stdio.writer.flush()
+    def write_line(message: Any) -> None:
+        line = compact_json(message.model_dump(mode="json", by_alias=True, exclude_unset=True))
+        writer.write(f"{clean_surrogates(line)}\n")  # what UTF-8 cannot hold would end the server
+        writer.flush()
 
     async def write() -> None:
         async with outward_receive:
             async for message in outward_receive:
-                await anyio.to_thread.run_sync(write_line, message_line(message))
-                exchange.answered(message.message)
+                await anyio.to_thread.run_sync(write_line, message.message)
+                if method := owed.pop(repr(getattr(message.message, "id", None)), None):
+                    on_answered(method)
 
     async with anyio.create_task_group() as group:
         group.start_soon(read)
@@ -6101,19 +6024,18 @@ def warm_up(searcher: Searcher) -> None:
         logger.warning("%s", error)
 
 
-def serve(settings: Settings, stdio: Stdio, command: Sequence[str]) -> NoReturn:
+def serve(settings: Settings, stdio: tuple[TextIO, TextIO], command: Sequence[str]) -> NoReturn:
     """Serve MCP until the client closes its input, then end the process, whatever threads still run."""
     import anyio
 
     # Python's own handler would wait for the thread that reads standard input.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     searcher = Searcher(settings)
-    started = threading.Event()
+    warming = threading.Thread(target=warm_up, args=(searcher,), daemon=True)
 
     def warm_up_once(method: str) -> None:
-        if method in ("tools/list", "tools/call") and not started.is_set():
-            started.set()
-            threading.Thread(target=warm_up, args=(searcher,), daemon=True).start()
+        if method in ("tools/list", "tools/call") and warming.ident is None:
+            warming.start()
 
     def end_soon() -> None:  # also where the client does not read the last answers
         timer = threading.Timer(ANSWER_SECONDS + 0.5, os._exit, (0,))
@@ -6131,7 +6053,7 @@ def serve(settings: Settings, stdio: Stdio, command: Sequence[str]) -> NoReturn:
         if code:
             logger.exception("the server stopped because of a bug in Lancelot")
     with contextlib.suppress(OSError):
-        stdio.writer.flush()
+        stdio[1].flush()
     os._exit(code)
 
 
@@ -6249,7 +6171,7 @@ def command_tool(session: Session) -> int:
     """`search`, `query`, `ask`, `read`, `files`: what the tool of that name gives, for a person or as its JSON."""
     for problem in session.settings.problems:
         say(f"{PROGRAM}: {problem}", to=sys.stderr)
-    tool = tool_of(session.arguments.command)
+    tool: Tool = session.arguments.tool
     arguments = tool.parse_arguments(
         {parameter.name: getattr(session.arguments, parameter.name) for parameter in tool.parameters}, session.settings
     )
@@ -6353,7 +6275,8 @@ def type_of_option(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def add_tool_options(parser: argparse.ArgumentParser, tool: Tool) -> None:
-    """Add an option for each parameter of a tool; the required one is given as a word."""
+    """Add an option for each parameter of a tool, which `tool` names; the required one is given as a word."""
+    parser.set_defaults(tool=tool)
     for parameter in tool.parameters:
         flag = "--" + re.sub(r"([A-Z])", r"-\1", parameter.name).lower()
         flags = [SHORT_OPTIONS[parameter.name], flag] if parameter.name in SHORT_OPTIONS else [flag]
@@ -6385,8 +6308,8 @@ def build_parser(given: str = "") -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command", title="commands")
     for name, (run, shown) in COMMANDS.items():
         command = commands.add_parser(name, help=shown)
-        if run is command_tool:
-            add_tool_options(command, tool_of(name))
+        if tool := find_tool(f"lancedb_{name}") if run is command_tool else None:
+            add_tool_options(command, tool)
         elif name == "status":
             command.add_argument("--verbose", action="store_true", help="with --json, the columns of each table too")
         elif run is command_of_other_module and name == given:

@@ -2216,8 +2216,8 @@ def command_index(session: Session) -> int:
 def command_extract() -> int:
     """`extract`, which no person calls: the child process of an Extractor, until its input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
-    stdio = take_stdio()
-    extract_files(stdio.reader.buffer, stdio.writer.buffer)
+    reader, writer = take_stdio()
+    extract_files(reader.buffer, writer.buffer)
     return 0
 
 

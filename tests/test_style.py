@@ -444,7 +444,7 @@ def test_a_broad_except_stands_only_where_it_is_accounted_for() -> None:
         if handler.type is None
         or (isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException"))
     }
-    edges = {"call_index", "call_tool", "main", "serve", "_outcome", "check_server"}
+    edges = {"build_server", "call", "call_tool", "main", "serve", "_outcome", "check_server"}
     raised_again = {"run", "bounded", "write_private", "engine_errors", "_keychain"}
     assert edges <= broad <= edges | raised_again
 

@@ -138,8 +138,8 @@ def test_a_call_keeps_the_patterns_of_a_person_and_takes_no_more_than_half_of_th
     assert lancedb.connect(tmp_path / "db").open_table("documents").count_rows() == 3
 
 
-def test_a_blank_folder_is_told_and_blanks_are_part_of_a_name(allowed: Path, settings: lancelot.Settings) -> None:
-    assert call_once(settings, folder=" ")[0].startswith("The folder is blank.")
+def test_a_blank_folder_is_refused_and_blanks_are_part_of_a_name(allowed: Path, settings: lancelot.Settings) -> None:
+    assert call_once(settings, folder=" ")[0].startswith('"" is not inside a folder that may be indexed.')
     (allowed / "notes ").mkdir()
     text, failed, _ = call_once(settings, folder=f"{allowed}/notes ")
     assert not failed

@@ -89,9 +89,9 @@ def test_what_a_tool_reads_from_standard_input_is_nothing(start: Start) -> None:
     assert wire.text_of(answers[1]) == "(b'', b'')"
 
 
-def test_an_answer_that_cannot_be_written_becomes_an_error(start: Start) -> None:
-    server = start('answer_with("lancedb_version", lambda: "\\ud800")')
-    assert server.ask(wire.call(1, "lancedb_version"))["error"]["code"] == -32603
+def test_half_a_character_in_an_answer_is_replaced(start: Start) -> None:
+    server = start('answer_with("lancedb_version", lambda: "half \\ud800")')
+    assert wire.text_of(server.ask(wire.call(1, "lancedb_version"))) == "half \ufffd"
     assert wire.text_of(server.ask(wire.call(2, "lancedb_status")))
 
 
