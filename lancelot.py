@@ -5159,10 +5159,6 @@ def check_key(status: Status) -> Iterator[Check]:
                 yield Check("key", "warning", f"Others may use {path} (mode {mode:04o}).", f"Run: chmod 600 {path}")
 
 
-def _is_read_only(folder: Path) -> bool:
-    return hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
-
-
 def check_disk(status: Status) -> Iterator[Check]:
     """Yield the least free space where the database is, where the program was unpacked and where settings are kept."""
     path, settings = status.settings.path, status.settings.config_dir
@@ -5172,7 +5168,9 @@ def check_disk(status: Status) -> Iterator[Check]:
     if NO_HOME not in settings.parents:
         folders["the settings"] = next(filter(os.path.isdir, (settings, *settings.parents)), settings)
     try:
-        spaces = [(shutil.disk_usage(at).free, what) for what, at in folders.items() if not _is_read_only(at)]
+        if hasattr(os, "statvfs"):  # a read-only disk needs no free space
+            folders = {what: at for what, at in folders.items() if not os.statvfs(at).f_flag & os.ST_RDONLY}
+        spaces = [(shutil.disk_usage(at).free, what) for what, at in folders.items()]
     except OSError as error:
         yield Check("disk space", "warning", f"The free space is not known ({reason_of(error)}).", "Check the disks.")
         return
@@ -6076,14 +6074,12 @@ class Session:
     @functools.cached_property
     def settings(self) -> Settings:
         """The settings, with the options of the command line before the environment."""
-        given = {
-            "LANCEDB_PATH": getattr(self.arguments, "path", None),
-            "LANCEDB_TABLE": getattr(self.arguments, "table", None),
-        }
-        overrides = {name: value for name, value in given.items() if value}
-        if (path := overrides.get("LANCEDB_PATH")) and not is_address(path):
-            overrides["LANCEDB_PATH"] = str(Path(path).absolute())
-        return load_settings({**self.environ, **overrides}, config_folder())
+        environ = dict(self.environ)
+        if path := getattr(self.arguments, "path", None):
+            environ["LANCEDB_PATH"] = path if is_address(path) else str(Path(path).absolute())
+        if table := getattr(self.arguments, "table", None):
+            environ["LANCEDB_TABLE"] = table
+        return load_settings(environ, config_folder())
 
 
 def say(text: str = "", *, to: TextIO | None = None, end: str = "\n") -> None:
@@ -6313,9 +6309,7 @@ def build_parser(given: str = "") -> argparse.ArgumentParser:
         elif name == "status":
             command.add_argument("--verbose", action="store_true", help="with --json, the columns of each table too")
         elif run is command_of_other_module and name == given:
-            add_options = other_module(name).OPTIONS.get(name)
-            if add_options:
-                add_options(command)
+            other_module(name).OPTIONS.get(name, lambda _parser: None)(command)
         if name not in ("init", "version", "verify", "cache", "demo"):
             command.add_argument("--path", type=type_of_option(parse_path), help="the LanceDB folder (LANCEDB_PATH)")
         if name not in ("init", "verify", "cache"):
