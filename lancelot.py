@@ -4119,18 +4119,18 @@ class Searcher:
         """
         indexes, reason = full_text_indexes(scope.layout, query)
         ranking: Ranking | None = None
+        missing: tuple[str, ...] = ()
         if indexes:
             try:
                 ranking, reason = rank_full_text(scope, query, indexes), "the full-text index found nothing"
+                missing = words_not_indexed(scope, query, indexes) if alone and ranking.rows else ()
             except LancelotError as error:
                 if error.kind == "changed":
                     raise
                 reason = f"the full-text index failed ({shorten(error.cause.rstrip('.'), 200)})"
         phrases, notes = quoted_phrases(query), []
         by_phrase = ranking is not None and bool(phrases) and keeps_positions(indexes)
-        if ranking and (ranking.rows or by_phrase):
-            missing = words_not_indexed(scope, query, indexes) if alone and ranking.rows else ()
-        else:
+        if not ranking or not (ranking.rows or by_phrase):
             ranking, missing = rank_terms(scope, terms, by_share=False)
             notes += [f"BM25 ran over the texts themselves, since {reason}."] if reason and ranking.rows else []
         if phrases and not by_phrase:
