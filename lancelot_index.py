@@ -71,13 +71,11 @@ from lancelot import (
     compact_json,
     embedding_model_of,
     engine_errors,
-    index_from,
     is_address,
     listed,
     load_lancedb,
     load_settings,
     one_line,
-    parse_choice,
     parse_json_object,
     parse_name,
     parse_path,
@@ -1514,8 +1512,18 @@ Known = dict[str, dict[str, Any]]
 
 
 def count_chunks(known: Known) -> int:
-    """The number of chunks of these sources."""
+    """Return how many chunks a table holds of these sources."""
     return sum(row["count_all"] for row in known.values())
+
+
+def part_of(known: Known, folder: Path) -> Known:
+    """Return what is known of a folder that need not exist: by its name as given, else by its name without links."""
+    # A folder that was moved may have left a link behind: what is meant is the old name.
+    for name in (folder.absolute(), Path(os.path.realpath(folder))):
+        below = is_below(name)
+        if part := {source: row for source, row in known.items() if below(source)}:
+            return part
+    return {}
 
 
 def chunk_id(source: str, index: int) -> str:
@@ -1533,13 +1541,11 @@ def chunk_schema() -> pa.Schema:
     import pyarrow as pa
 
     moment = pa.timestamp("us", tz="UTC")
-    kinds = {"chunk_index": pa.int32(), "modified_at": moment, "indexed_at": moment, SIZE_COLUMN: pa.int64()}
-    names = (
-        *("id", "text", "title", "chunkSource", "file_name", "file_type", "chunk_index", "place", "extractor"),
-        *("content_hash", "modified_at", "indexed_at", SIZE_COLUMN),
-    )
+    names = ("id", "text", "title", "chunkSource", "file_name", "file_type", "chunk_index", "place", "extractor")
+    kinds: dict[str, Any] = dict.fromkeys((*names, "content_hash"), pa.string())
+    kinds |= {"chunk_index": pa.int32(), "modified_at": moment, "indexed_at": moment, SIZE_COLUMN: pa.int64()}
     notes: dict[str, Any] = {"chunkSource": {PATTERNS_METADATA: b"{}"}}
-    columns = [pa.field(name, kinds.get(name, pa.string()), metadata=notes.get(name)) for name in names]
+    columns = [pa.field(name, kind, metadata=notes.get(name)) for name, kind in kinds.items()]
     return pa.schema(columns, metadata={OWN_METADATA: compact_json({"version": __version__})})
 
 
@@ -1558,17 +1564,18 @@ def _metadata_names(schema: pa.Schema) -> set[str]:
 
 def check_own_table(name: str, schema: pa.Schema) -> None:
     """Refuse a table to write to whose schema holds anything that `index` does not make: LanceDB acts on metadata."""
-    cause = f"was not made by `{PROGRAM} index`"
-    if OWN_METADATA in (schema.metadata or {}):
-        made = chunk_schema()
-        if VECTOR_COLUMN in schema.names:
-            made = made.append(vector_field("", getattr(schema.field(VECTOR_COLUMN).type, "list_size", 1)))
-        # Earlier versions made less.
-        columns = {column.name for column in set(schema) ^ set(made)} - ({SIZE_COLUMN} - set(schema.names))
-        differing = {f"the column {column}" for column in columns} | _metadata_names(schema) - _metadata_names(made)
-        if not differing:
-            return
+    made = chunk_schema()
+    if VECTOR_COLUMN in schema.names:
+        made = made.append(vector_field("", getattr(schema.field(VECTOR_COLUMN).type, "list_size", 1)))
+    # Earlier versions made less.
+    columns = {column.name for column in set(schema) ^ set(made)} - ({SIZE_COLUMN} - set(schema.names))
+    differing = {f"the column {column}" for column in columns} | _metadata_names(schema) - _metadata_names(made)
+    if OWN_METADATA not in (schema.metadata or {}):
+        cause = f"was not made by `{PROGRAM} index`"
+    elif differing:
         cause = f"differs from what `{PROGRAM} index` makes ({listed(shorten(part, 80) for part in sorted(differing))})"
+    else:
+        return
     remedy = "Name another table with --table, or another folder with --path."
     raise LancelotError(f"The table {one_line(name)} {cause}, so it is left as it is.", remedy)
 
@@ -1582,11 +1589,11 @@ TRY_AGAIN = "See to the disk and its rights, then run it again: what was written
 _writing = engine_errors("write to the table", remedy=TRY_AGAIN)
 
 
+@dataclass(frozen=True)
 class ChunkTable:
     """The table that one run writes. Each change is one commit of whole files, so no reader sees half of one."""
 
-    def __init__(self, table: Any) -> None:
-        self._table = table
+    _table: Any
 
     @classmethod
     def open(cls, database: Path, name: str, *, create: bool = False) -> ChunkTable | None:
@@ -1627,13 +1634,12 @@ class ChunkTable:
         query = self._table.search().select(list(columns))
         return cast("pa.Table", (query.where(where) if where else query).to_arrow())
 
-    def known(self, folder: str | Path | None = None) -> Known:
-        """What it holds of all sources, or of those below a folder."""
+    def known(self) -> Known:
+        """What it holds of each source."""
         wanted = ("chunkSource", "content_hash", "modified_at", SIZE_COLUMN)
         columns = [name for name in wanted if name in self._table.schema.names]
         counted = self.rows(*columns).group_by(columns).aggregate([([], "count_all")]).to_pylist()
-        below = is_below(Path(folder)) if folder else bool
-        return {row["chunkSource"]: row for row in counted if below(row["chunkSource"])}
+        return {row["chunkSource"]: row for row in counted}
 
     def patterns(self) -> dict[str, Any]:
         """The patterns of the last run over each folder."""
@@ -1670,15 +1676,12 @@ class ChunkTable:
             vectors = {row["text"]: row[VECTOR_COLUMN] for row in kept if row[VECTOR_COLUMN]}
         rows = [
             {
+                **vars(chunk),  # its text, title, place and extractor
                 "id": chunk_id(file.source, chunk.index),
-                "text": chunk.text,
-                "title": chunk.title,
                 "chunkSource": file.source,
                 "file_name": source_name(file.path.name),
                 "file_type": source_name(file.path.suffix).lower(),
                 "chunk_index": chunk.index,
-                "place": chunk.place,
-                "extractor": chunk.extractor,
                 "content_hash": extraction.hash,
                 "modified_at": moment_of(file),
                 "indexed_at": now,
@@ -1711,33 +1714,31 @@ class ChunkTable:
     @_writing
     def add_column(self, column: pa.Field[Any]) -> None:
         """Give the table an empty column, in the place of one of its name."""
-        import pyarrow as pa
-
         if column.name in self._table.schema.names:
             self._table.drop_columns([column.name])
-        self._table.add_columns(pa.schema([column]))
+        self._table.add_columns(column)
 
     @_writing
     def make_indexes(self, language: str | None) -> None:
         """Make missing indexes and bring the others up to date; no language keeps the one of the table, at first English."""
         from lancedb.index import FTS, Bitmap, BTree, IvfFlat
 
+        indexes = {index.columns[0]: index for index in self._table.list_indices()}
         rows = self._table.count_rows()
-        indexes = {index.columns[0]: index_from(index) for index in self._table.list_indices()}
-        # What filters and updates look up; of fewer rows a scan is as fast.
-        scalar = {"id": BTree, "chunkSource": BTree, "file_type": Bitmap} if rows >= SCALAR_INDEX_ROWS else {}
-        wanted: dict[str, Any] = {column: kind() for column, kind in scalar.items() if column not in indexes}
+        wanted: dict[str, Any] = {}
+        if rows >= SCALAR_INDEX_ROWS:  # what filters and updates look up; of fewer rows a scan is as fast
+            wanted |= {"id": BTree(), "chunkSource": BTree(), "file_type": Bitmap()}
+        if self.length and self._table.count_rows(f"{VECTOR_COLUMN} IS NOT NULL") >= VECTOR_INDEX_ROWS:
+            wanted[VECTOR_COLUMN] = IvfFlat(distance_type="cosine")
         words: Any = {"base_tokenizer": "icu/split", "max_token_length": 128, "remove_stop_words": False}
         for column in ("text", "title") if rows else ():
-            kept = indexes[column].details.get("language", "English") if column in indexes else None
-            if kept is None or language not in (None, kept):
-                wanted[column] = FTS(**words, with_position=True, language=language or "English")
-        vectors = self._table.count_rows(f"{VECTOR_COLUMN} IS NOT NULL") if self.length else 0
-        if vectors >= VECTOR_INDEX_ROWS and VECTOR_COLUMN not in indexes:
-            wanted[VECTOR_COLUMN] = IvfFlat(distance_type="cosine")
+            wanted[column] = FTS(**words, with_position=True, language=language or "English")
+            if column in indexes and language not in (None, indexes[column].index_details.get("language", "English")):
+                del indexes[column]
         for column, config in wanted.items():
-            self._table.create_index(column, config=config)
-        if any(index.uncovered for index in map(index_from, self._table.list_indices())):
+            if column not in indexes:
+                self._table.create_index(column, config=config)
+        if any(index.num_unindexed_rows for index in self._table.list_indices()):
             self._table.optimize()
 
 
@@ -1779,12 +1780,6 @@ class IndexRequest:
         return one_line(source_name(self.folder))
 
 
-def known_by_name(request: IndexRequest, table: ChunkTable | None) -> Known:
-    """What a table holds of a folder that need not exist: by its name as given, else by its name without links."""
-    # A folder that was moved may have left a link behind: what is meant is the old name.
-    return table.known(request.folder.absolute()) or table.known(os.path.realpath(request.folder)) if table else {}
-
-
 def check_request(request: IndexRequest) -> IndexRequest:
     """The request with its folder resolved; LancelotError says why that cannot be."""
     try:
@@ -1792,7 +1787,8 @@ def check_request(request: IndexRequest) -> IndexRequest:
     except (OSError, RuntimeError, ValueError) as error:
         cause, remedy = f"The folder {request.name} cannot be opened ({reason_of(error)})", "Name a folder that exists."
         with contextlib.suppress(LancelotError, ValueError):
-            if known := known_by_name(request, ChunkTable.open(request.database, request.table)):
+            table = ChunkTable.open(request.database, request.table)
+            if table and (known := part_of(table.known(), request.folder)):
                 cause += f"; the table {request.table} keeps {plural(len(known), 'file')} of it"
                 remedy = f"If it was renamed or deleted, `{PROGRAM} index --forget {request.name}` takes them out."
         raise LancelotError(f"{cause}.", remedy) from error
@@ -1820,8 +1816,7 @@ def write_lock(database: Path) -> contextlib.AbstractContextManager[Any]:
 def forget_folder(request: IndexRequest) -> tuple[int, int]:
     """Take the files of a folder out of the table; return how many files and chunks that were, or in a dry run would be."""
     table = ChunkTable.open(request.database, request.table)
-    known = known_by_name(request, table)
-    if table is None or not known:
+    if not table or not (known := part_of(table.known(), request.folder)):
         cause = f"The table {request.table} of {request.database} holds nothing of {request.name}."
         raise LancelotError(cause, f"`{PROGRAM} files` lists what it holds.")
     if not request.dry_run:
@@ -1863,7 +1858,6 @@ class IndexRun:
     seconds: float = 0.0
     partial: bool = False
     _known: Known = field(default_factory=dict)
-    _waiting: list[tuple[FoundFile, Extraction]] = field(default_factory=list)
     _touched: list[tuple[str, dt.datetime, int]] = field(default_factory=list)
 
     def run(self, *, confirm: Callable[[str], bool] = lambda _message: False) -> IndexRun:
@@ -1873,87 +1867,91 @@ class IndexRun:
         """
         started, request = time.monotonic(), self.request
         # What is refused is refused before anything is made in the folder.
-        patterns = self._patterns(ChunkTable.open(request.database, request.table))
-        listing = self._list_files(patterns)
+        listing = self._list_files(ChunkTable.open(request.database, request.table))
         if not self.stop.is_set():
             with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
                 table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
                 self._check_removal(table.known() if table else {}, listing, confirm)
                 if table and not request.dry_run:
-                    self._update_table(table, patterns, listing)
+                    self._update_table(table, listing)
                 else:
                     self._index_files(None, listing)
         self.notes += self.embedder.notes
         self.seconds = time.monotonic() - started
         return self
 
-    def _patterns(self, table: ChunkTable | None) -> dict[str, list[str]]:
-        """The patterns that are asked for, else those of the folder's last run."""
-        patterns = {"include": list(self.request.include), "exclude": list(self.request.exclude)}
-        if table is None or self.request.no_patterns or any(patterns.values()):
-            return patterns
-        kept = table.patterns().get(source_name(self.request.folder), {})
-        patterns = {name: list(map(str, kept.get(name, ()))) for name in patterns}
-        if any(patterns.values()):
-            shown = listed(f"--{name} '{one_line(value)}'" for name, some in patterns.items() for value in some)
-            note = f"The patterns of the last run over this folder hold: {shown}. --no-patterns forgets them."
-            self.notes.append(note)
-        return patterns
+    def _list_files(self, table: ChunkTable | None) -> FileFinder:
+        """The files of the folder, by the patterns that are asked for, else by those of its last run.
 
-    def _list_files(self, patterns: Mapping[str, Sequence[str]]) -> FileFinder:
-        """The files of the folder; LancelotError where it cannot be listed, or patterns leave none, which is hardly meant."""
+        LancelotError if the folder cannot be listed, or if patterns leave no file, which is hardly meant.
+        """
         request = self.request
+        patterns = {"include": request.include, "exclude": request.exclude}
+        if table and not request.no_patterns and not any(patterns.values()):
+            kept = table.patterns().get(source_name(request.folder), {})
+            patterns = {name: list(map(str, kept.get(name, ()))) for name in patterns}
+            if shown := [f"--{name} '{one_line(value)}'" for name, some in patterns.items() for value in some]:
+                note = (
+                    f"The patterns of the last run over this folder hold: {listed(shown)}. --no-patterns forgets them."
+                )
+                self.notes.append(note)
         listing = FileFinder(request.folder, within=request.within, stop=self.stop, **patterns).find()
         if reason := listing.failed.get(source_name(request.folder)):
             cause = f"{request.name} was not indexed, since {reason}."
             raise LancelotError(cause, "See to its rights and its disk; what the table holds of it stays.")
-        if patterns["include"] and not listing.files and not self.stop.is_set():
-            cause = f"No file of {request.name} matches {listed(patterns['include'])}."
+        if listing.include and not listing.files and not self.stop.is_set():
+            cause = f"No file of {request.name} matches {listed(listing.include)}."
             raise LancelotError(cause, "Give --include a pattern as in .gitignore, such as '*.md', or --no-patterns.")
-        self.ignored.update(listing.ignored)
-        self.failed.update(listing.failed)
+        self.ignored, self.failed, self.partial = listing.ignored, listing.failed.copy(), bool(listing.failed)
         self.notes += listing.notes
-        self.partial = bool(listing.failed)
         if self.partial:
             self.notes.append("Not all of the folder could be looked at: what the table holds of the rest stays.")
         return listing
 
     def _gone(self, listing: FileFinder, kept: set[str]) -> Known:
-        gone = [source for source in self._known if source not in kept and not listing.may_hold(source)]
-        return {source: self._known[source] for source in gone}
+        """Return what the table holds of files that are gone, or nothing if the run was stopped before it saw all."""
+        every = {} if self.stop.is_set() else self._known
+        return {source: row for source, row in every.items() if source not in kept and not listing.may_hold(source)}
 
     def _check_removal(self, every: Known, listing: FileFinder, confirm: Callable[[str], bool]) -> None:
         """Refuse to take out all of a folder or more than half of the table, unless that is meant."""
-        request, below, all_chunks = self.request, is_below(self.request.folder), count_chunks(every)
-        self._known = {source: row for source, row in every.items() if below(source)}
+        request, self._known = self.request, part_of(every, self.request.folder)
         gone = self._gone(listing, {file.source for file in listing.files if file.size})
-        if not listing.files and gone and not request.force_empty:  # a disk that is not there looks like that
-            raise LancelotError(
-                f"There is no file to index in {request.name}, and the table {request.table} holds "
-                f"{plural(len(self._known), 'file')} of it, which stay there.",
-                "See whether its disk is mounted; --force-empty takes them out.",
-            )
+        if not listing.files:  # a disk that is not there looks like that
+            if gone and not request.force_empty:
+                raise LancelotError(
+                    f"There is no file to index in {request.name}, and the table {request.table} holds "
+                    f"{plural(len(self._known), 'file')} of it, which stay there.",
+                    "See whether its disk is mounted; --force-empty takes them out.",
+                )
+            return
 
         def is_most(sources: Known) -> bool:
-            return len(sources) * 2 > len(every) or count_chunks(sources) * 2 > all_chunks
+            return len(sources) * 2 > len(every) or count_chunks(sources) * 2 > count_chunks(every)
 
         if is_most(gone):  # files that were renamed are not lost
             new = {hash_file(file.path) for file in listing.files if file.source not in every}
             gone = {source: row for source, row in gone.items() if row["content_hash"] not in new}
-        if not listing.files or not is_most(gone):
-            return
-        message = (
-            f"This run would take {len(gone):,} of {plural(len(every), 'file')} out of the table {request.table}, since "
-            f"they are gone from {request.name}, or left out by a pattern."
-        )
-        if request.dry_run:
-            self.notes.append(f"{message} It asks first, or needs --yes.")
-        elif not confirm(message):
-            raise LancelotError(message, f"Nothing was changed; run `{PROGRAM} index` with --yes if that is meant.")
+        if is_most(gone):
+            message = (
+                f"This run would take {len(gone):,} of {plural(len(every), 'file')} out of the table {request.table}, "
+                f"since they are gone from {request.name}, or left out by a pattern."
+            )
+            if request.dry_run:
+                self.notes.append(f"{message} It asks first, or needs --yes.")
+            elif not confirm(message):
+                raise LancelotError(message, f"Nothing was changed; run `{PROGRAM} index` with --yes if that is meant.")
 
-    def _update_table(self, table: ChunkTable, patterns: Mapping[str, Sequence[str]], listing: FileFinder) -> None:
-        table.keep_patterns(source_name(self.request.folder), patterns)
-        self._choose_model(table)
+    def _update_table(self, table: ChunkTable, listing: FileFinder) -> None:
+        """Write what changed, then the vectors that are missing; by force those of another model are made anew."""
+        embedder, model, force = self.embedder, self.embedder.server.model, self.request.force
+        table.keep_patterns(source_name(listing.root), {"include": listing.include, "exclude": listing.exclude})
+        if embedder.works and (force or not table.length):
+            length = embedder.length_of(model)
+            if length and (model, length) != (table.model, table.length):
+                table.add_column(vector_field(model, length))
+        elif embedder.works and embedder.server.is_named and model != table.model:
+            self.notes.append(f"The vectors are by {table.model}, which is used again; --force makes them by {model}.")
         self._index_files(table, listing)
         if not self.stop.is_set():
             if self._touched:
@@ -1964,36 +1962,43 @@ class IndexRun:
             table.make_indexes(self.request.language)
         self.without_vector = sum(map(is_below(self.request.folder), table.note_vectors()))
 
-    def _choose_model(self, table: ChunkTable) -> None:
-        """Make the column of vectors where there is none; by force the vectors of another model get a new one."""
-        model = self.embedder.server.model
-        if not self.embedder.works:
-            return
-        if not table.length or self.request.force:
-            length = self.embedder.length_of(model)
-            if length and (model, length) != (table.model, table.length):
-                table.add_column(vector_field(model, length))
-        elif model != table.model and self.embedder.server.is_named:
-            self.notes.append(f"The vectors are by {table.model}, which is used again; --force makes them by {model}.")
-
     def _index_files(self, table: ChunkTable | None, listing: FileFinder) -> None:
         """Bring in every file that is new or changed, and take out those that are gone; without a table only count."""
-        kept = set()
-        for position, file in enumerate(listing.files):
-            if self.stop.is_set():
-                break
-            self.report("files", position, len(listing.files))
-            if self._is_unchanged(file) or self._read(file):
-                kept.add(file.source)
-            waiting = sum(len(extraction.chunks) for _, extraction in self._waiting)
-            if waiting >= BATCH_CHUNKS or len(self._waiting) >= BATCH_FILES:
-                self._write(table)
-        self._write(table)
-        gone = {} if self.stop.is_set() else self._gone(listing, kept)
-        if gone and table:
+        kept: set[str] = set()
+        chunks = {source: row["count_all"] for source, row in self._known.items()}
+        for batch in self._batches(listing.files, kept):
+            if table:
+                table.replace(batch, keep_vectors=not (self.request.force and self.embedder.works))
+            for file, extraction in batch:
+                self.new += file.source not in self._known
+                self.updated += file.source in self._known
+                chunks[file.source] = len(extraction.chunks)
+        if (gone := self._gone(listing, kept)) and table:
             table.remove(gone)
         self.removed = len(gone)
-        self.chunks += count_chunks(self._known) - count_chunks(gone)
+        self.chunks = sum(chunks.values()) - count_chunks(gone)
+
+    def _batches(self, files: Sequence[FoundFile], kept: set[str]) -> Iterator[list[tuple[FoundFile, Extraction]]]:
+        """Read what is new or changed, as much at a time as one commit takes in; add to `kept` what is not to be removed."""
+        batch: list[tuple[FoundFile, Extraction]] = []
+        for position, file in enumerate(files):
+            if self.stop.is_set():
+                break
+            self.report("files", position, len(files))
+            extraction = Extraction() if self._is_unchanged(file) else self.extractor.extract(file.path)
+            if extraction.ignored:
+                self.ignored[extraction.ignored] += 1
+                continue
+            kept.add(file.source)
+            if problem := extraction.failed or extraction.missing:
+                self.failed[file.source] = problem
+            if extraction.hash:
+                batch.append((file, extraction))
+            if sum(len(read.chunks) for _, read in batch) >= BATCH_CHUNKS or len(batch) >= BATCH_FILES:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
     def _is_unchanged(self, file: FoundFile) -> bool:
         """Return whether the table holds the file as it is; where only its size or time differs, its content is compared."""
@@ -2007,27 +2012,6 @@ class IndexRun:
             self._touched += [(chunk_id(file.source, index), *state) for index in range(known["count_all"])]
         self.unchanged += 1
         return True
-
-    def _read(self, file: FoundFile) -> bool:
-        """Read a file to be written; return whether it has a place in the table, or keeps the one it had."""
-        extraction = self.extractor.extract(file.path)
-        if extraction.ignored:
-            self.ignored[extraction.ignored] += 1
-            return False
-        if problem := extraction.failed or extraction.missing:
-            self.failed[file.source] = problem
-        if not extraction.failed:
-            known = self._known.get(file.source)
-            self.new += known is None
-            self.updated += known is not None
-            self.chunks += len(extraction.chunks) - (known["count_all"] if known else 0)
-            self._waiting.append((file, extraction))
-        return True
-
-    def _write(self, table: ChunkTable | None) -> None:
-        files, self._waiting = self._waiting, []
-        if files and table:
-            table.replace(files, keep_vectors=not (self.request.force and self.embedder.works))
 
     def _fill_in_vectors(self, table: ChunkTable) -> None:
         """Embed the chunks that have no vector, also those of earlier runs: without a key, or while a server failed."""
@@ -2100,12 +2084,9 @@ def index_lines(run: IndexRun) -> str:
 # another program in lines of JSON, and stops between two commits when it is asked to.
 
 
-REPORT_SECONDS = 0.25
-"""Between two reports of progress to another program."""
-
-
-def _set_when_asked_to_stop(stop: threading.Event, *, at_end_of_input: bool) -> None:
-    """Set an event at a first Ctrl-C or SIGTERM; the end of our input says that the program that started this is gone."""
+def _stop_event(*, at_end_of_input: bool) -> threading.Event:
+    """An event that Ctrl-C or SIGTERM sets, or the end of our input: then the program that started this is gone."""
+    stop = threading.Event()
 
     def handle(_signal: int, _frame: object) -> None:
         if stop.is_set():
@@ -2121,6 +2102,7 @@ def _set_when_asked_to_stop(stop: threading.Event, *, at_end_of_input: bool) -> 
     signal.signal(signal.SIGTERM, handle)
     if at_end_of_input:
         threading.Thread(target=wait, daemon=True).start()
+    return stop
 
 
 def _index_request(session: Session) -> IndexRequest:
@@ -2146,9 +2128,8 @@ def _confirm_removal(message: str) -> bool:
 
 
 def _index(session: Session, report: Callable[[str, int, int], None]) -> IndexRun:
-    options, request, stop = session.arguments, check_request(_index_request(session)), threading.Event()
-    _set_when_asked_to_stop(stop, at_end_of_input=options.report)
-    embedder = Embedder(session.settings)
+    options, request = session.arguments, check_request(_index_request(session))
+    stop, embedder = _stop_event(at_end_of_input=options.report), Embedder(session.settings)
     if options.no_vectors:
         embedder = Embedder(load_settings({}, request.database), key=lambda _: KeyLookup(None))
     with Extractor([*session.command, EXTRACT_COMMAND], environ=session.environ) as extractor:
@@ -2157,13 +2138,13 @@ def _index(session: Session, report: Callable[[str, int, int], None]) -> IndexRu
 
 
 def _index_for_program(session: Session) -> int:
-    """Print lines of JSON: progress now and then, and at the end what was done, or the reason why nothing was."""
-    last = 0.0
+    """Print lines of JSON: progress four times a second, at the end what was done, or the reason why nothing was."""
+    due = 0.0
 
     def report(doing: str, done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= REPORT_SECONDS:
-            last = time.monotonic()
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + 0.25
             say_json(compact_json({"doing": doing, "done": done, "total": total}))
             sys.stdout.flush()
 
@@ -2222,31 +2203,31 @@ def command_extract() -> int:
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
-    def language(text: str) -> str:
-        return parse_choice(text, choices=[name.lower() for name in LANGUAGES]).capitalize()
-
     path, what = type_of_option(parse_path), parser.add_mutually_exclusive_group(required=True)
     what.add_argument("folder", nargs="?", metavar="FOLDER", type=path, help="the folder of files to index")
     shown = "take what the table holds of this folder out of it, such as the old name of one that was renamed"
     what.add_argument("--forget", metavar="OLD", type=path, help=shown)
-    shown = "the table to make or bring up to date (LANCEDB_TABLE)"
-    parser.add_argument("--table", type=type_of_option(parse_name), help=shown)
-    for option, verb in (("--include", "take only"), ("--exclude", "leave out")):
-        shown = f"{verb} the files that this pattern matches, as in .gitignore; may be given several times"
-        parser.add_argument(option, action="append", default=[], metavar="PATTERN", help=shown)
+    matched = "the files that this pattern matches, as in .gitignore; may be given several times"
+    pattern = {"action": "append", "default": [], "metavar": "PATTERN"}
+    language = {"type": str.capitalize, "choices": LANGUAGES, "metavar": "LANGUAGE"}
     shown = f"the language whose word endings the full-text index knows (English): {', '.join(LANGUAGES)}"
-    parser.add_argument("--language", type=type_of_option(language), metavar="LANGUAGE", help=shown)
-    for option, shown in (
-        ("--force", "read every file anew, also those that did not change"),
-        ("--force-empty", "take every file out where the folder has none any more; its disk may be missing"),
-        ("--no-patterns", "forget the patterns of the runs before, which hold where none is given"),
-        ("--yes", "do not ask before more than half of the table is taken out of it"),
-        ("--dry-run", "only say what would be done"),
-        ("--report", argparse.SUPPRESS),
-        ("--no-vectors", argparse.SUPPRESS),  # for `demo`, which looks for no key and asks no server whatever is set
-    ):
-        parser.add_argument(option, action="store_true", help=shown)
-    parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
+    flag = {"action": "store_true"}
+    options: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("--table", {"type": type_of_option(parse_name)}, "the table to make or bring up to date (LANCEDB_TABLE)"),
+        ("--include", pattern, f"take only {matched}"),
+        ("--exclude", pattern, f"leave out {matched}"),
+        ("--language", language, shown),
+        ("--force", flag, "read every file anew, also those that did not change"),
+        ("--force-empty", flag, "take every file out where the folder has none any more; its disk may be missing"),
+        ("--no-patterns", flag, "forget the patterns of the runs before, which hold where none is given"),
+        ("--yes", flag, "do not ask before more than half of the table is taken out of it"),
+        ("--dry-run", flag, "only say what would be done"),
+        ("--report", flag, argparse.SUPPRESS),
+        ("--no-vectors", flag, argparse.SUPPRESS),  # for `demo`: look for no key and ask no server, whatever is set
+        ("--within", {"type": Path}, argparse.SUPPRESS),
+    )
+    for option, keywords, shown in options:
+        parser.add_argument(option, help=shown, **keywords)
 
 
 COMMANDS: Mapping[str, Callable[[Session], int]] = {"index": command_index}
