@@ -4417,17 +4417,16 @@ class Searcher:
             return wanted
         if self.store.is_replaced(wanted, names):
             raise being_rewritten()
-        if not names:
-            folder = shown_path(self.settings.path or "")
-            raise LancelotError(f"The folder {folder} holds no tables.", "Check LANCEDB_PATH, or write a table first.")
-        if not name and not self.settings.is_set("LANCEDB_TABLE"):
-            return None
+        named = name or self.settings.is_set("LANCEDB_TABLE")
         whose = "" if name else ", which LANCEDB_TABLE names"
-        near = " or ".join(difflib.get_close_matches(wanted, names, n=3))
-        raise LancelotError(
-            f'There is no table "{_shown_name(wanted)}"{whose}.',
-            f"{f'Did you mean {near}? ' if near else ''}The tables are {listed(names)}.",
-        )
+        cause = f'There is no table "{_shown_name(wanted)}"{whose}.' if named else ""
+        if not names:
+            cause = f"{cause} The folder {shown_path(self.settings.path or '')} holds no tables.".strip()
+            raise LancelotError(cause, "Check LANCEDB_PATH, or write a table first.")
+        if named:
+            near = " or ".join(difflib.get_close_matches(wanted, names, n=3))
+            raise LancelotError(cause, f"{f'Did you mean {near}? ' if near else ''}The tables are {listed(names)}.")
+        return None
 
     def _only_table(self, scopes: Sequence[Scope], unreadable: Mapping[str, LancelotError]) -> Scope:
         """The one table to search if none is named: the only one with text, or the only one; else LancelotError."""
