@@ -1891,10 +1891,7 @@ class IndexRun:
             kept = table.patterns().get(source_name(request.folder), {})
             patterns = {name: list(map(str, kept.get(name, ()))) for name in patterns}
             if shown := [f"--{name} '{one_line(value)}'" for name, some in patterns.items() for value in some]:
-                note = (
-                    f"The patterns of the last run over this folder hold: {listed(shown)}. --no-patterns forgets them."
-                )
-                self.notes.append(note)
+                self.notes.append(f"The patterns of the last run hold: {listed(shown)}. --no-patterns forgets them.")
         listing = FileFinder(request.folder, within=request.within, stop=self.stop, **patterns).find()
         if reason := listing.failed.get(source_name(request.folder)):
             cause = f"{request.name} was not indexed, since {reason}."
@@ -1944,9 +1941,9 @@ class IndexRun:
 
     def _update_table(self, table: ChunkTable, listing: FileFinder) -> None:
         """Write what changed, then the vectors that are missing; by force those of another model are made anew."""
-        embedder, model, force = self.embedder, self.embedder.server.model, self.request.force
+        embedder, model = self.embedder, self.embedder.server.model
         table.keep_patterns(source_name(listing.root), {"include": listing.include, "exclude": listing.exclude})
-        if embedder.works and (force or not table.length):
+        if embedder.works and (self.request.force or not table.length):
             length = embedder.length_of(model)
             if length and (model, length) != (table.model, table.length):
                 table.add_column(vector_field(model, length))
