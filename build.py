@@ -215,8 +215,8 @@ LOCK = ROOT / "requirements.lock"
 DEV_LOCK = ROOT / "requirements-dev.lock"
 UV = "uv==0.13.9"
 
-# What is needed to build: shiv for its starting code, packaging to evaluate markers. shiv asks for pip and setuptools
-# only to install packages by itself, which it is not asked to do here.
+# What is needed to build: shiv to pack, packaging to evaluate markers. shiv asks for pip and setuptools only to install
+# packages by itself, which it is not asked to do here.
 TOOLS = ("shiv", "packaging")
 NEVER_SHIPPED = ("shiv", "pip", "setuptools")
 
@@ -425,18 +425,29 @@ def packed_packages(site: Path) -> Path:
     return packed
 
 
-def own_contents(target: Target, tools: Path) -> dict[str, bytes]:
-    """What is in the archive besides the packages, by name: the modules, their metadata, and what starts them."""
+def own_contents(target: Target, packed: Path) -> dict[str, bytes]:
+    """What is in the archive besides the packages, by name: what shiv makes of the modules, bytecode, and our start."""
+    from shiv import builder  # noqa: PLC0415 - found once tools_folder has made it
+    from shiv.bootstrap.environment import Environment  # noqa: PLC0415
+
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        own, shell = Path(folder, "own"), Path(folder, "shell.pyz")
+        metadata = own / f"lancelot-{lancelot.__version__}.dist-info"
+        (metadata / "licenses").mkdir(parents=True)
+        write(metadata / "METADATA", METADATA + (ROOT / "README.md").read_text(encoding="utf-8"))
+        shutil.copy(ROOT / "LICENSE", metadata / "licenses")
         for name in MODULES:
-            shutil.copy(ROOT / name, folder)
-        compile_folder(Path(folder), interpreter_of(target))
-        contents = {f"site-packages/{name}": path.read_bytes() for name, path in files_below(Path(folder)).items()}
-    metadata = f"site-packages/lancelot-{lancelot.__version__}.dist-info"
-    contents[f"{metadata}/METADATA"] = (METADATA + (ROOT / "README.md").read_text(encoding="utf-8")).encode()
-    contents[f"{metadata}/licenses/LICENSE"] = (ROOT / "LICENSE").read_bytes()
+            shutil.copy(ROOT / name, own)
+        compile_folder(own, interpreter_of(target))
+        contents = {f"site-packages/{name}": path.read_bytes() for name, path in files_below(own).items()}
+        # Unpacked copies are told apart by it.
+        build_id = hashlib.sha256(packed.read_bytes() + b"".join(contents.values())).hexdigest()[:16]
+        settings = {"build_id": build_id, "entry_point": "lancelot:main", "compile_pyc": False}
+        environment = Environment(built_at="1980-01-01 00:00:00", shiv_version="", **settings)
+        builder.create_archive([own], shell, "/usr/bin/env python3", "_bootstrap:bootstrap", environment)
+        with zipfile.ZipFile(shell) as archive:
+            contents |= {name: archive.read(name) for name in archive.namelist()}
     contents["__main__.py"] = (ROOT / "bootstrap.py").read_bytes()
-    contents |= {f"_bootstrap/{path.name}": path.read_bytes() for path in (tools / "shiv" / "bootstrap").glob("*.py")}
     # What the starting code compares the machine with.
     glibc = GLIBC if target.platform.system == "Linux" else None
     contents["built_for.json"] = json.dumps({"interpreter": target.interpreter, "glibc": glibc}).encode()
@@ -444,26 +455,13 @@ def own_contents(target: Target, tools: Path) -> dict[str, bytes]:
 
 
 def write_archive(packed: Path, contents: Mapping[str, bytes], archive: Path) -> None:
-    """Write an archive: the packages, the other contents, shiv's settings, and the SHA-256 of each file.
-
-    `verify` compares the sums. Unpacked copies are told apart by `build_id`.
-    """
+    """Write an archive: the packages, the other contents, and the SHA-256 of each file, which `verify` compares."""
     with whole(archive) as temporary:
         shutil.copyfile(packed, temporary)
         with zipfile.ZipFile(temporary, "a") as opened:
             for name in sorted(contents):
                 add(opened, name, contents[name])
             sums = {name: hashlib.sha256(opened.read(name)).hexdigest() for name in sorted(opened.namelist())}
-            settings = {
-                "entry_point": "lancelot:main",
-                "build_id": hashlib.sha256(json.dumps(sums).encode()).hexdigest()[:16],
-                "compile_pyc": False,
-                "built_at": "",
-                "shiv_version": "",
-            }
-            environment = json.dumps(settings).encode()
-            add(opened, "environment.json", environment)
-            sums["environment.json"] = hashlib.sha256(environment).hexdigest()
             add(opened, "record.json", json.dumps(sums, indent=0).encode())
         temporary.chmod(0o755)
 
@@ -833,7 +831,7 @@ def make_archive(target: Target, archive: Path) -> None:
     site = installed("runtime", runtime_entries(target).values(), target)
     packed = packed_packages(site)
     say("packing the archive")
-    write_archive(packed, own_contents(target, tools), archive)
+    write_archive(packed, own_contents(target, packed), archive)
     # shiv's starting code is in the archive too.
     packages = [*packages_in(site), *(package for package in packages_in(tools) if package.name == "shiv")]
     write_papers(packages, archive, target)

@@ -346,7 +346,7 @@ def test_an_archive_is_the_packages_followed_by_everything_else(tmp_path: Path) 
     packed = build.packed_packages(tmp_path / "folder")
     build.write_archive(packed, {"b": b"2", "a": b"1"}, tmp_path / "whole.pyz")
     with zipfile.ZipFile(tmp_path / "whole.pyz") as archive:
-        assert archive.namelist() == ["site-packages/package.py", "a", "b", "environment.json", "record.json"]
+        assert archive.namelist() == ["site-packages/package.py", "a", "b", "record.json"]
         assert archive.testzip() is None
     assert (tmp_path / "whole.pyz").read_bytes().startswith(b"#!/usr/bin/env python3\n")
     assert os.access(tmp_path / "whole.pyz", os.X_OK)
