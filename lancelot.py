@@ -1246,7 +1246,7 @@ class Index:
 
     @property
     def is_full_text(self) -> bool:
-        """Whether full-text search can use it."""
+        """Return whether full-text search can use it."""
         return self.kind in ("FTS", "INVERTED")
 
 
@@ -1284,7 +1284,7 @@ class TableLayout:
 
     @property
     def is_own(self) -> bool:
-        """Whether `index` made the table."""
+        """Return whether `index` made the table."""
         return OWN_METADATA in (self.schema.metadata or {})
 
     @property
@@ -1331,7 +1331,7 @@ LOOK_SECONDS = 0.5
 
 
 def holds_tables(folder: Path) -> bool:
-    """Whether a folder has a table's folder (`*.lance`, or one in a namespace) directly in it."""
+    """Return whether a folder has a table's folder (`*.lance`, or one in a namespace) directly in it."""
     try:
         return any(_TABLE_FOLDER.fullmatch(entry.name) and entry.is_dir() for entry in folder.iterdir())
     except OSError:
@@ -1673,7 +1673,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _is_text_type(kind: Any) -> bool:
-    """Whether values of this type can be the text of a chunk: strings, and lists of strings."""
+    """Return whether values of this type can be the text of a chunk: strings, and lists of strings."""
     return _is_string(kind) or (_is_list(kind) and _is_string(kind.value_type))
 
 
@@ -1682,7 +1682,7 @@ def _is_json(kind: pa.DataType) -> bool:
 
 
 def holds_vectors(kind: Any) -> bool:
-    """Whether values are lists of floats, fixed-size lists of bytes, or lists of those; LanceDB cannot search them all."""
+    """Return whether values are lists of floats, fixed-size lists of bytes, or lists of those; LanceDB cannot search them all."""
     import pyarrow.types as kinds
 
     if not _is_list(kind):
@@ -1692,7 +1692,7 @@ def holds_vectors(kind: Any) -> bool:
 
 
 def _is_fetched(field: pa.Field[Any]) -> bool:
-    """Whether a hit shows this column: not vectors, binary, copies of the text, nor names that cannot be quoted."""
+    """Return whether a hit shows this column: not vectors, binary, copies of the text, nor names that cannot be quoted."""
     hidden = field.name in NEVER_TEXT or re.search(r"^_isempty|_isempty$|`", field.name)
     return not (hidden or "binary" in str(field.type).partition("<")[0] or holds_vectors(field.type))
 
@@ -2153,7 +2153,7 @@ class Store:
         return names
 
     def is_replaced(self, name: str, names: Sequence[str]) -> bool:
-        """Whether a table, or every table, was there before and has not been missed for long: its writer replaces it."""
+        """Return whether a table, or every table, was there before and has not been missed for long: its writer replaces it."""
         if name in names or not self._listed or (names and name not in self._listed):
             return False
         return time.monotonic() - self._missed.setdefault(name, time.monotonic()) < REPLACED_WITHIN
@@ -3348,13 +3348,13 @@ class Embedder(_Endpoint):
         super().__init__(settings, address=settings.endpoint, seconds=settings.embedding_timeout, key=key)
         self.model = settings.embedding_model
         self.is_named = settings.is_set("EMBEDDING_MODEL")
-        """Whether the person chose the model."""
+        """Return whether the person chose the model."""
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[str, str], tuple[float, ...]] = OrderedDict()
 
     @property
     def available(self) -> bool:
-        """Whether there can be embeddings: an address was set, or there is a key for OpenAI."""
+        """Return whether there can be embeddings: an address was set, or there is a key for OpenAI."""
         return not self.why_not
 
     @property

@@ -1444,7 +1444,7 @@ class BulkEmbedder:
 
     @property
     def works(self) -> bool:
-        """Whether vectors can be made, and the server has not failed."""
+        """Return whether vectors can be made, and the server has not failed."""
         return self.server.available and not self.failure
 
     @property
