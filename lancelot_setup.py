@@ -915,15 +915,6 @@ def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
         say(f"\nIn this environment alone: {listed(names)}. Set them in the client's own environment{or_file}.")
 
 
-def _print_client_entries(command: Sequence[str], variables: Mapping[str, str]) -> None:
-    say(f"\nFor clients with an mcpServers file:\n\n{client_entry(command, variables)}")
-    say(f"\nFor Claude Code:\n\n{claude_command(command, variables)}")
-    for client in CLIENTS:
-        if client.link:
-            say(f"\nFor {client.title}, to be opened in a browser:\n\n{client.install_link(command, variables)}")
-    say("\nOr let `init --client NAME` write it into the file of your client.")
-
-
 def _edit_clients(
     session: Session, entry_for: Callable[[Client], Mapping[str, Any] | None], stored: Iterable[str] = ()
 ) -> tuple[list[tuple[Client, Path]], int]:
@@ -1053,7 +1044,12 @@ def _set_up(session: Session) -> int:
     _store_answers(session, trial, values, key, interactive=interactive)
     if options.client:
         return _write_clients(session, values, key) or int(bool(failed))
-    _print_client_entries(session.command, _entry_variables(session, values))
+    command, variables = session.command, _entry_variables(session, values)
+    say(f"\nFor clients with an mcpServers file:\n\n{client_entry(command, variables)}")
+    say(f"\nFor Claude Code:\n\n{claude_command(command, variables)}")
+    for client in (client for client in CLIENTS if client.link):
+        say(f"\nFor {client.title}, to be opened in a browser:\n\n{client.install_link(command, variables)}")
+    say("\nOr let `init --client NAME` write it into the file of your client.")
     _say_store_secrets(session, values)
     return int(bool(failed))
 
@@ -1081,9 +1077,7 @@ def command_init(session: Session) -> int:
 # archive itself, since the copy may be the damage. Copies are listed and removed by the archive's starting code.
 
 
-RECORD = "record.json"
-"""In the archive: the SHA-256 of every other file in it, by name."""
-SITE = "site-packages/"
+RECORD = "record.json"  # in the archive: the SHA-256 of every other file in it, by name
 UNPACKED: Path | None = None
 """The packages of the unpacked copy, where this runs out of the archive itself; the archive's starting code sets it."""
 
@@ -1105,7 +1099,7 @@ def unpacked_problems(folder: Path, archive: zipfile.ZipFile, record: Mapping[st
     A file is read only where it is as long as the one in the archive, so that no file of a copy can hold this up.
     Bytecode is passed over where the archive has none, made without that Python: it compiles such a copy as it runs.
     """
-    expected = {name.removeprefix(SITE): name for name in record if name.startswith(SITE)}
+    expected = {name.removeprefix("site-packages/"): name for name in record if name.startswith("site-packages/")}
     missing, compiled = set(expected), any(name.endswith(".pyc") for name in record)
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -1264,16 +1258,15 @@ def command_demo(session: Session) -> int:
 # A command without an entry in OPTIONS has none of its own.
 
 
-def _refuse_word(_value: str) -> NoReturn:
-    raise argparse.ArgumentTypeError(
-        "not taken: give the folder with --path, and a key on standard input with --api-key-stdin, since other users "
-        "of this machine can see arguments"
-    )
-
-
 def _add_init(parser: argparse.ArgumentParser) -> None:
+    def refuse(_value: str) -> NoReturn:
+        raise argparse.ArgumentTypeError(
+            "not taken: give the folder with --path, and a key on standard input with --api-key-stdin, since other "
+            "users of this machine can see arguments"
+        )
+
     # Declared so that argparse does not repeat in its complaint what may be a key.
-    parser.add_argument("word", nargs="?", type=_refuse_word, help=argparse.SUPPRESS)
+    parser.add_argument("word", nargs="?", type=refuse, help=argparse.SUPPRESS)
     parser.add_argument("--path", type=type_of_option(lancelot.parse_path), help="the LanceDB folder")
     parser.add_argument("--api-key-stdin", action="store_true", help="read the API key from standard input, one line")
     parser.add_argument("--base-url", help="address of an OpenAI-compatible server")
@@ -1297,13 +1290,10 @@ COMMANDS: Mapping[str, Callable[[Session], int]] = {
     "cache": command_cache,
     "demo": command_demo,
 }
-
 OPTIONS: Mapping[str, Callable[[argparse.ArgumentParser], object]] = {
     "init": _add_init,
     "doctor": lambda parser: parser.add_argument(
         "--table", type=type_of_option(lancelot.parse_name), help="the default table (LANCEDB_TABLE)"
     ),
-    "cache": lambda parser: parser.add_argument(
-        "--clear", action="store_true", help="remove copies of other versions that nobody runs from"
-    ),
+    "cache": lambda parser: parser.add_argument("--clear", action="store_true", help="remove what nobody runs from"),
 }
