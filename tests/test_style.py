@@ -43,11 +43,11 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (7752, 612),
-    "lancelot_index.py": (3433, 270),
-    "lancelot_setup.py": (1842, 135),
-    "build.py": (1539, 128),
-    "bootstrap.py": (296, 25),
+    "lancelot.py": (6364, 435),
+    "lancelot_index.py": (2232, 138),
+    "lancelot_setup.py": (1299, 78),
+    "build.py": (962, 60),
+    "bootstrap.py": (226, 15),
 }
 """The lines of each file and its definitions, methods included. They may go down; raising one is a decision with a reason."""
 
@@ -161,10 +161,10 @@ def size_of(name: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_no_file_grows(name: str) -> None:
-    lines, definitions = size_of(name)
-    allowed = SIZES[name]
-    assert (lines <= allowed[0], definitions <= allowed[1]) == (True, True), f"{name} grew to {lines}, {definitions}"
+def test_no_file_grows_and_what_became_smaller_stays_so(name: str) -> None:
+    found, allowed = size_of(name), SIZES[name]
+    assert all(count <= most for count, most in zip(found, allowed, strict=True)), f"{name} grew to {found}"
+    assert found[0] > allowed[0] - 50, f"lower the size of {name} to {found}"
 
 
 def test_every_module_has_a_size() -> None:
