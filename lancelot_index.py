@@ -49,48 +49,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from lancelot import (
-    COMPLETE_METADATA,
-    EXTRACT_COMMAND,
-    LENGTH_METADATA,
-    MAX_DEPTH,
-    MODEL_METADATA,
-    OWN_METADATA,
-    PLAIN_TEXT,
-    PROGRAM,
-    Embedder,
-    KeyLookup,
-    LancelotError,
-    Session,
-    Vector,
-    __version__,
-    agrees,
-    bounded,
-    check_data_is_inside,
-    clean_surrogates,
-    compact_json,
-    embedding_model_of,
-    engine_errors,
-    is_address,
-    listed,
-    load_lancedb,
-    load_settings,
-    one_line,
-    parse_json_object,
-    parse_name,
-    parse_path,
-    plural,
-    print_answer,
-    quote_text,
-    reason_of,
-    say,
-    say_json,
-    shorten,
-    shown_path,
-    take_stdio,
-    type_of_option,
-    visible,
-)
+import lancelot
+from lancelot import PROGRAM, LancelotError, Session, compact_json, listed, one_line, plural, reason_of, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -197,12 +157,12 @@ def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> 
     characters = 0
     for section in sections:
         text = _TERMINAL_CODE.sub("", section.text) if "\x1b" in section.text else section.text
-        text = text if text.isascii() else visible(_SOFT_DIVISION.sub(r"\n\1", text))
+        text = text if text.isascii() else lancelot.visible(_SOFT_DIVISION.sub(r"\n\1", text))
         characters += len(text)
         if characters > MAX_CHARACTERS or len(kept) >= MAX_SECTIONS:
             raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters or {MAX_SECTIONS:,} rows of text")
         if text and not text.isspace():
-            title_here = visible(section.title or title)
+            title_here = lancelot.visible(section.title or title)
             kept.append(Section(without_base64(text), title_here, section.line, section.place, section.header))
     if not kept:
         raise IgnoredError("empty")
@@ -748,7 +708,7 @@ def _form_lines(page: Any) -> Iterator[str]:
     """What the fields of a page's forms hold, but for passwords, after what readers are shown as their names."""
     for annotation in page.get("/Annots") or ():
         levels = [annotation.get_object()]
-        while "/Parent" in levels[-1] and len(levels) < MAX_DEPTH:
+        while "/Parent" in levels[-1] and len(levels) < lancelot.MAX_DEPTH:
             levels.append(levels[-1]["/Parent"].get_object())
         widget = ChainMap(*levels)
         kind, value = widget.get("/FT"), widget.get("/V")
@@ -976,7 +936,7 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
     """The pieces of neighbouring sections, packed together as far as they fit, with their places, such as `lines 10-24`."""
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
-    texts = [clean_surrogates(section.text).replace("\x00", " ") for section in sections]
+    texts = [lancelot.clean_surrogates(section.text).replace("\x00", " ") for section in sections]
     gap = "\n" if extractor in ("html", "docx", "markdown") else "\n\n"
     starts = list(itertools.accumulate((len(text) + len(gap) for text in texts[:-1]), initial=0))
     whole = gap.join(texts)
@@ -1160,7 +1120,7 @@ class Extractor(contextlib.AbstractContextManager["Extractor"]):
             return child.stdout.readline()
 
         try:
-            answer = bounded(exchange, seconds=self.seconds, name="the reading of a file")
+            answer = lancelot.bounded(exchange, seconds=self.seconds, name="the reading of a file")
             if answer.endswith(b"\n"):
                 fields = json.loads(answer)
                 return Extraction(tuple(Chunk(**chunk) for chunk in fields.pop("chunks", ())), **fields)
@@ -1436,7 +1396,7 @@ BULK_SECONDS = 300.0
 class BulkEmbedder:
     """Embeds many texts; `failure` is the sentence on why no more are sent, or "" as long as the server works."""
 
-    server: Embedder
+    server: lancelot.Embedder
     stop: threading.Event = field(default_factory=threading.Event)
     failure: str = field(default="", init=False)
     _refused: set[str] = field(default_factory=set, init=False)
@@ -1457,30 +1417,30 @@ class BulkEmbedder:
 
     def length_of(self, model: str) -> int:
         """The length of a model's vectors, or 0 if the server gives none."""
-        (vector,) = self.embed([PLAIN_TEXT], model=model)
+        (vector,) = self.embed([lancelot.PLAIN_TEXT], model=model)
         return len(vector) if vector else 0
 
-    def embed(self, texts: Sequence[str], *, model: str) -> list[Vector[float] | None]:
+    def embed(self, texts: Sequence[str], *, model: str) -> list[lancelot.Vector[float] | None]:
         """The vector of each text, or None for one that gets none."""
         batches = [list(texts[start : start + BULK_TEXTS]) for start in range(0, len(texts), BULK_TEXTS)]
         with concurrent.futures.ThreadPoolExecutor(BULK_CALLS) as pool:
             vectors = pool.map(lambda batch: self._batch(batch, model, BULK_RETRIES), batches)
             return list(itertools.chain.from_iterable(vectors))
 
-    def _batch(self, texts: list[str], model: str, retries: int) -> list[Vector[float] | None]:
+    def _batch(self, texts: list[str], model: str, retries: int) -> list[lancelot.Vector[float] | None]:
         if self.failure or self.stop.is_set():
             return [None] * len(texts)
         try:
             vectors = self.server.request_vectors(texts, model, seconds=BULK_SECONDS, retries=retries)
         except LancelotError as error:
-            if error.kind != "refused-texts" or texts == [PLAIN_TEXT]:
+            if error.kind != "refused-texts" or texts == [lancelot.PLAIN_TEXT]:
                 self.failure = str(error)
                 return [None] * len(texts)
             # Servers differ in how many texts they take, and in how long ones: what is refused is divided.
             if middle := len(texts) // 2:  # one more try for each half, since it was waited for already
                 return self._batch(texts[:middle], model, 1) + self._batch(texts[middle:], model, 1)
             if not self._worked:  # it may be the fault of this text alone
-                self._batch([PLAIN_TEXT], model, 1)
+                self._batch([lancelot.PLAIN_TEXT], model, 1)
             vectors = [None]
         else:
             self._worked = True
@@ -1546,14 +1506,18 @@ def chunk_schema() -> pa.Schema:
     kinds |= {"chunk_index": pa.int32(), "modified_at": moment, "indexed_at": moment, SIZE_COLUMN: pa.int64()}
     notes: dict[str, Any] = {"chunkSource": {PATTERNS_METADATA: b"{}"}}
     columns = [pa.field(name, kind, metadata=notes.get(name)) for name, kind in kinds.items()]
-    return pa.schema(columns, metadata={OWN_METADATA: compact_json({"version": __version__})})
+    return pa.schema(columns, metadata={lancelot.OWN_METADATA: compact_json({"version": lancelot.__version__})})
 
 
 def vector_field(model: str, length: int) -> pa.Field[Any]:
     """The column of vectors, which knows the model that makes them."""
     import pyarrow as pa
 
-    metadata = {MODEL_METADATA: model.encode(), LENGTH_METADATA: str(length).encode(), COMPLETE_METADATA: b"no"}
+    metadata = {
+        lancelot.MODEL_METADATA: model.encode(),
+        lancelot.LENGTH_METADATA: str(length).encode(),
+        lancelot.COMPLETE_METADATA: b"no",
+    }
     return pa.field(VECTOR_COLUMN, pa.list_(pa.float32(), length), metadata=metadata)
 
 
@@ -1570,7 +1534,7 @@ def check_own_table(name: str, schema: pa.Schema) -> None:
     # Earlier versions made less.
     columns = {column.name for column in set(schema) ^ set(made)} - ({SIZE_COLUMN} - set(schema.names))
     differing = {f"the column {column}" for column in columns} | _metadata_names(schema) - _metadata_names(made)
-    if OWN_METADATA not in (schema.metadata or {}):
+    if lancelot.OWN_METADATA not in (schema.metadata or {}):
         cause = f"was not made by `{PROGRAM} index`"
     elif differing:
         cause = f"differs from what `{PROGRAM} index` makes ({listed(shorten(part, 80) for part in sorted(differing))})"
@@ -1582,11 +1546,11 @@ def check_own_table(name: str, schema: pa.Schema) -> None:
 
 def any_of(column: str, values: Iterable[Any]) -> str:
     """The condition that a column holds one of these texts."""
-    return f"{column} IN ({', '.join(map(quote_text, values))})"
+    return f"{column} IN ({', '.join(map(lancelot.quote_text, values))})"
 
 
 TRY_AGAIN = "See to the disk and its rights, then run it again: what was written stays, and the rest follows."
-_writing = engine_errors("write to the table", remedy=TRY_AGAIN)
+_writing = lancelot.engine_errors("write to the table", remedy=TRY_AGAIN)
 
 
 @dataclass(frozen=True)
@@ -1607,10 +1571,10 @@ class ChunkTable:
         exists = any((database / f"{name}.lance" / "_versions").glob("*.manifest"))
         if not exists and not create:
             return None
-        with engine_errors(f"open the table {one_line(name)}"):
-            connection = load_lancedb().connect(database)
+        with lancelot.engine_errors(f"open the table {one_line(name)}"):
+            connection = lancelot.load_lancedb().connect(database)
             table = connection.open_table(name) if exists else connection.create_table(name, schema=chunk_schema())
-        check_data_is_inside(database, name, table)
+        lancelot.check_data_is_inside(database, name, table)
         check_own_table(name, table.schema)
         opened = cls(table)
         if create and SIZE_COLUMN not in table.schema.names:
@@ -1620,7 +1584,7 @@ class ChunkTable:
     @property
     def model(self) -> str | None:
         """The model of its vectors, or None if it has none."""
-        return embedding_model_of(self._table.schema, VECTOR_COLUMN)
+        return lancelot.embedding_model_of(self._table.schema, VECTOR_COLUMN)
 
     @property
     def length(self) -> int:
@@ -1628,7 +1592,7 @@ class ChunkTable:
         schema = self._table.schema
         return schema.field(VECTOR_COLUMN).type.list_size if VECTOR_COLUMN in schema.names else 0
 
-    @engine_errors("read the table")
+    @lancelot.engine_errors("read the table")
     def rows(self, *columns: str, where: str | None = None) -> pa.Table:
         """These columns of all rows, or of those that meet a condition."""
         query = self._table.search().select(list(columns))
@@ -1644,7 +1608,7 @@ class ChunkTable:
     def patterns(self) -> dict[str, Any]:
         """The patterns of the last run over each folder."""
         noted = (self._table.schema.field("chunkSource").metadata or {}).get(PATTERNS_METADATA, b"")
-        return parse_json_object(noted.decode(errors="replace")) or {}
+        return lancelot.parse_json_object(noted.decode(errors="replace")) or {}
 
     def keep_patterns(self, folder: str, patterns: Mapping[str, Sequence[str]]) -> None:
         """Note the patterns of a folder for the runs to come; forget them where there are none."""
@@ -1656,7 +1620,7 @@ class ChunkTable:
         """Return the sources of the rows without a vector, and note whether there are any: readers cannot count them."""
         missing = self.rows("chunkSource", where=f"{VECTOR_COLUMN} IS NULL" if self.length else None)
         if self.length:
-            self._set_metadata(VECTOR_COLUMN, COMPLETE_METADATA, "no" if len(missing) else "yes")
+            self._set_metadata(VECTOR_COLUMN, lancelot.COMPLETE_METADATA, "no" if len(missing) else "yes")
         return cast("list[str]", missing["chunkSource"].to_pylist())
 
     @_writing
@@ -1692,7 +1656,7 @@ class ChunkTable:
             for chunk in extraction.chunks
         ]
         if self.length and not all(row[VECTOR_COLUMN] for row in rows):
-            self._set_metadata(VECTOR_COLUMN, COMPLETE_METADATA, "no")
+            self._set_metadata(VECTOR_COLUMN, lancelot.COMPLETE_METADATA, "no")
         merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
         merge = merge.when_not_matched_by_source_delete(theirs)
         merge.execute(pa.Table.from_pylist(rows, schema=self._table.schema), on_bad_vectors="null")
@@ -2106,8 +2070,10 @@ def _index_request(session: Session) -> IndexRequest:
     options, settings = session.arguments, session.settings
     if settings.path is None:
         raise LancelotError("No folder is set for the table.", "Name one with --path, or run `init`.")
-    if is_address(settings.path):
-        raise LancelotError(f"{shown_path(settings.path)} is no folder of this machine.", "Name one with --path.")
+    if lancelot.is_address(settings.path):
+        raise LancelotError(
+            f"{lancelot.shown_path(settings.path)} is no folder of this machine.", "Name one with --path."
+        )
     names = ("force", "include", "exclude", "no_patterns", "language", "dry_run", "force_empty", "within")
     folder, database = Path(options.forget or options.folder).absolute(), Path(settings.path).absolute()
     return IndexRequest(folder, database, settings.table, **{name: getattr(options, name) for name in names})
@@ -2119,17 +2085,19 @@ def _confirm_removal(message: str) -> bool:
         return False
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return agrees(f"{message} Is that meant?")
+        return lancelot.agrees(f"{message} Is that meant?")
     finally:
         signal.signal(signal.SIGINT, handler)
 
 
 def _index(session: Session, report: Callable[[str, int, int], None]) -> IndexRun:
     options, request = session.arguments, check_request(_index_request(session))
-    stop, embedder = _stop_event(at_end_of_input=options.report), Embedder(session.settings)
+    stop, embedder = _stop_event(at_end_of_input=options.report), lancelot.Embedder(session.settings)
     if options.no_vectors:
-        embedder = Embedder(load_settings({}, request.database), key=lambda _: KeyLookup(None))
-    with Extractor([*session.command, EXTRACT_COMMAND], environ=session.environ) as extractor:
+        embedder = lancelot.Embedder(
+            lancelot.load_settings({}, request.database), key=lambda _: lancelot.KeyLookup(None)
+        )
+    with Extractor([*session.command, lancelot.EXTRACT_COMMAND], environ=session.environ) as extractor:
         run = IndexRun(request, BulkEmbedder(embedder, stop=stop), extractor, report, stop)
         return run.run(confirm=(lambda _message: True) if options.yes else _confirm_removal)
 
@@ -2142,13 +2110,13 @@ def _index_for_program(session: Session) -> int:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + 0.25
-            say_json(compact_json({"doing": doing, "done": done, "total": total}))
+            lancelot.say_json(compact_json({"doing": doing, "done": done, "total": total}))
             sys.stdout.flush()
 
     try:
-        say_json(compact_json(index_object(_index(session, report))))
+        lancelot.say_json(compact_json(index_object(_index(session, report))))
     except LancelotError as error:
-        say_json(compact_json({"error": str(error)}))
+        lancelot.say_json(compact_json({"error": str(error)}))
         return 1
     return 0
 
@@ -2166,7 +2134,7 @@ def _index_for_person(session: Session) -> int:
             bar.update(done - bar.n)
 
         run = _index(session, report if at_terminal else lambda *_: None)
-    print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: index_lines(run))
+    lancelot.print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: index_lines(run))
     return 130 if run.stop.is_set() else int(run.partial)
 
 
@@ -2178,7 +2146,7 @@ def _forget(session: Session) -> int:
     places = {"folder": source_name(request.folder), "table": request.table, "database": database}
     taken = f"{plural(files, 'file')} ({plural(chunks, 'chunk')}) of {request.name}"
     line = f"{did} {taken} out of the table {request.table} of {database}"
-    print_answer(session, as_json=lambda: compact_json(counts | places), as_lines=lambda: line)
+    lancelot.print_answer(session, as_json=lambda: compact_json(counts | places), as_lines=lambda: line)
     return 0
 
 
@@ -2187,20 +2155,20 @@ def command_index(session: Session) -> int:
     if session.arguments.report:
         return _index_for_program(session)
     for problem in session.settings.problems:
-        say(f"{PROGRAM}: {problem}", to=sys.stderr)
+        lancelot.say(f"{PROGRAM}: {problem}", to=sys.stderr)
     return _forget(session) if session.arguments.forget else _index_for_person(session)
 
 
 def command_extract() -> int:
     """`extract`, which no person calls: the child process of an Extractor, until its input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
-    reader, writer = take_stdio()
+    reader, writer = lancelot.take_stdio()
     extract_files(reader.buffer, writer.buffer)
     return 0
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
-    path, what = type_of_option(parse_path), parser.add_mutually_exclusive_group(required=True)
+    path, what = lancelot.type_of_option(lancelot.parse_path), parser.add_mutually_exclusive_group(required=True)
     what.add_argument("folder", nargs="?", metavar="FOLDER", type=path, help="the folder of files to index")
     shown = "take what the table holds of this folder out of it, such as the old name of one that was renamed"
     what.add_argument("--forget", metavar="OLD", type=path, help=shown)
@@ -2210,7 +2178,11 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
     shown = f"the language whose word endings the full-text index knows (English): {', '.join(LANGUAGES)}"
     flag = {"action": "store_true"}
     options: tuple[tuple[str, dict[str, Any], str], ...] = (
-        ("--table", {"type": type_of_option(parse_name)}, "the table to make or bring up to date (LANCEDB_TABLE)"),
+        (
+            "--table",
+            {"type": lancelot.type_of_option(lancelot.parse_name)},
+            "the table to make or bring up to date (LANCEDB_TABLE)",
+        ),
         ("--include", pattern, f"take only {matched}"),
         ("--exclude", pattern, f"leave out {matched}"),
         ("--language", language, shown),
