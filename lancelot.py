@@ -1388,7 +1388,7 @@ def _check_local(folder: Path) -> None:
     if not holds_tables(folder) and (below := _databases_below(folder)):
         which = "" if len(below) == 1 else "one of them: "
         raise LancelotError(
-            f"LANCEDB_PATH {folder} holds no tables itself, but a folder below it does.",
+            f"LANCEDB_PATH {folder} holds no tables itself, but folders below it do.",
             f"Set LANCEDB_PATH to {which}{listed(map(str, below), limit=5)}.",
         )
 
@@ -2356,7 +2356,10 @@ VALUES: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "floating": ("a number", lambda operand, _: float(_number(operand))),
     "decimal": ("a number", lambda operand, kind: _number(operand) * Fraction(10) ** kind.scale),
     "date": ("a date such as 2024-05-31", lambda operand, _: _seconds(operand, None)),
-    "timestamp": ("a time such as 2024-05-31T12:00:00+02:00", lambda operand, kind: _seconds(operand, kind.tz)),
+    "timestamp": (
+        "a time such as 2024-05-31T12:00:00+02:00, without an offset in the column's own zone",
+        lambda operand, kind: _seconds(operand, kind.tz),
+    ),
     "time": ("a time of day such as 09:30:00", lambda operand, _: _seconds(f"1970-01-01T{operand.strip()}Z", None)),
     "duration": ("seconds, or PT1.5S", lambda operand, _: _number(re.sub(r"(?i)^\s*PT|S\s*$", "", str(operand)))),
 }
@@ -4985,9 +4988,9 @@ def status_lines(status: Status) -> str:
         lines += [f"             {note}"] if (note := status.notes(layout)) else []
     lines += [f"unreadable:  {name}: {error.cause}" for name, error in status.unreadable.items()]
     if stats:
-        types = ", ".join(f"{kind} {count:,}" for kind, count in itertools.islice((stats.file_types or {}).items(), 8))
+        types = listed((f"{kind} {count:,}" for kind, count in (stats.file_types or {}).items()), limit=8)
         files = "" if stats.files is None else f" of {plural(stats.files, 'source')}"
-        by_type = f"; chunks by type: {types}" if types else ""
+        by_type = f"; chunks by type: {types}" if stats.file_types else ""
         lines.append(f"contents:    {stats.table}, {plural(stats.chunks, 'chunk')}{files}{by_type}")
     lines += [f"health:      {verdict(status.checks)}; `doctor` says more"] if status.checks else []
     return "\n".join(lines)

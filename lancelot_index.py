@@ -768,6 +768,19 @@ def pdf_document(content: bytes) -> Document:
     return replace(document, missing=pages) if lost else document
 
 
+# What mammoth would leave out with the text in it: fields, directions, annotated words and equations.
+_WORD_WRAPPER = re.compile(
+    rb'<(/?)(?:w:(?:fldSimple|dir|bdo|ruby|rubyBase|rt)|m:(?![rt][\s/>])\w+)(?=[\s/>])(?:"[^"]*"|[^>"])*?(/?)>'
+)
+
+
+def _readable_word(xml: bytes) -> bytes:
+    """A part of a Word document in which every text stands in elements that mammoth reads."""
+    xml = re.sub(rb"<w:cr\s*/>", b"<w:br/>", _WORD_WRAPPER.sub(rb"<\1w:smartTag\2>", xml))
+    xml = re.sub(rb"<w:noBreakHyphen\s*/>", b"<w:t>-</w:t>", xml)
+    return re.sub(rb"<(/?)m:([rt])(?=[\s/>])", rb"<\1w:\2", xml)
+
+
 def docx_document(content: bytes) -> Document:
     """A Word document: paragraphs and table rows below their headings, then footnotes and endnotes.
 
@@ -777,9 +790,9 @@ def docx_document(content: bytes) -> Document:
 
     import mammoth
 
-    file, core = io.BytesIO(content), b""
+    file, core = io.BytesIO(), b""
     try:
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(file, "w") as readable:
             # No more of a part is unpacked than its header says; pictures are not opened, and expat bounds entities.
             sizes = {part.filename: part.file_size for part in archive.infolist()}
             if sum(size for name, size in sizes.items() if name.endswith((".xml", ".rels"))) > MAX_UNPACKED:
@@ -788,6 +801,9 @@ def docx_document(content: bytes) -> Document:
                 raise UnreadableError("is a zip archive with no Word document in it")
             with contextlib.suppress(KeyError), archive.open("docProps/core.xml") as part:
                 core = part.read(MAX_FIELD)
+            for name in (name for name in sizes if name.endswith((".xml", ".rels"))):
+                xml = archive.read(name)
+                readable.writestr(name, _readable_word(xml) if name.startswith("word/") else xml)
         options = {"include_embedded_style_map": False, "convert_image": lambda _: []}
         page = mammoth.convert_to_html(file, style_map="p[style-name='Title'] => h1:fresh", **options).value
     except (ExpatError, *_DAMAGE) as error:
@@ -1756,6 +1772,8 @@ def check_request(request: IndexRequest) -> IndexRequest:
                 cause += f"; the table {request.table} keeps {plural(len(known), 'file')} of it"
                 remedy = f"If it was renamed or deleted, `{PROGRAM} index --forget {request.name}` takes them out."
         raise LancelotError(f"{cause}.", remedy) from error
+    if folder.is_file():
+        raise LancelotError(f"{request.name} is no folder.", "Name the folder that it lies in.")
     if request.within and not folder.is_relative_to(request.within):
         cause = f"The folder {request.name} is not inside {one_line(str(request.within))}: a link leads out."
         raise LancelotError(cause, "Name a folder inside by a path without links.")

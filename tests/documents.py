@@ -28,7 +28,7 @@ def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def tool_list() -> str:
     """Every tool with the first sentence of its description."""
-    rows = [(f"`{tool.name}`", f"{tool.description.partition('. ')[0]}.") for tool in lancelot.TOOLS]
+    rows = [(f"`{tool.name}`", f"{tool.description.partition('. ')[0].rstrip('.')}.") for tool in lancelot.TOOLS]
     return table(("tool", "what it does"), rows)
 
 

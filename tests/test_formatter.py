@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -473,3 +474,12 @@ def test_a_status_reads_as_before(
 
 def test_a_page_for_people_reads_as_before(real_page: Callable[..., Page]) -> None:
     assert is_as_before(lancelot.search_lines(real_page("hästarna stallet", 2)) + "\n", "search.txt")
+
+
+def test_a_status_for_a_person_says_how_many_types_it_does_not_name(
+    make_searcher: Callable[..., lancelot.Searcher],
+) -> None:
+    status = lancelot.examined_status(make_searcher(LANCEDB_PATH=DATABASES / "no-vector"))
+    stats = lancelot.Stats("documents", 55, 10, {f".{letter}": 10 - n for n, letter in enumerate("abcdefghij")})
+    lines = lancelot.status_lines(dataclasses.replace(status, stats=stats))
+    assert "chunks by type: .a 10, .b 9, .c 8, .d 7, .e 6, .f 5, .g 4, .h 3 and 2 more" in lines

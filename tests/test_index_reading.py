@@ -618,6 +618,30 @@ def test_the_text_of_a_text_box_is_read_once() -> None:
     assert sorted(section.text for section in read("a.docx", make_docx(body)).sections) == ["boxed", "x"]
 
 
+RUN = "<w:r><w:t>{}</w:t></w:r>"
+
+
+@pytest.mark.parametrize(
+    ("inner", "text"),
+    [
+        (f'<w:fldSimple w:instr=" MERGEFIELD &quot;a&quot; > "><w:rPr/>{RUN.format("value")}</w:fldSimple>', "value"),
+        ("<m:oMathPara><m:oMath><m:f><m:num><m:r><m:t>x=1</m:t></m:r></m:num></m:f></m:oMath></m:oMathPara>", "x=1"),
+        (f'<w:dir w:val="rtl">{RUN.format("dir")}</w:dir><w:bdo w:val="rtl">{RUN.format("bdo")}</w:bdo>', "dirbdo"),
+        (
+            f"<w:r><w:ruby><w:rubyPr/><w:rt>{RUN.format('top')}</w:rt><w:rubyBase>{RUN.format('base')}</w:rubyBase></w:ruby></w:r>",
+            "topbase",
+        ),
+        ("<w:r><w:t>a</w:t><w:noBreakHyphen/><w:t>b</w:t></w:r>", "a-b"),
+        ("<w:r><w:t>a</w:t><w:cr/><w:t>b</w:t></w:r>", "a\nb"),
+    ],
+    ids=["field", "equation", "direction", "annotated word", "hyphen", "carriage return"],
+)
+def test_text_in_rarer_elements_of_a_word_document_is_read(inner: str, text: str) -> None:
+    math = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
+    body = f"<w:p {math}>{RUN.format('start ')}{inner}{RUN.format(' end')}</w:p>"
+    assert "\n".join(section.text for section in read("a.docx", make_docx(body)).sections) == f"start {text} end"
+
+
 def test_a_zip_that_is_no_word_document_is_refused_by_that_name_only() -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
