@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import jsonschema
 import pytest
 import wire
+from client_files import COMMENTED, FOREIGN_JSON, FOREIGN_TOML, WITHOUT_LAST_COMMAS
 from conftest import DATABASES, is_subsequence
 from pythons import ARCHIVE, PYTHON
 
@@ -61,22 +62,7 @@ class Rules:
     schema: dict[str, Any]
 
 
-PLAIN = """{
-    "theme" : "dark",
-    "mcpServers": {
-        "other" : {"command": "node", "args": ["\\u00e5.js"], "env": {"TOKEN": "ghp_1"}}
-    },
-  "last": [1.50, 1e3]
-}
-"""
-COMMENTED = """// mine
-{
-\t"mcpServers": {
-\t\t// "lancelot": {},
-\t\t"other": {"command": "node", "args": ["http://x//y"]},
-\t},
-}
-"""
+PLAIN = FOREIGN_JSON.replace("KEY", "mcpServers")
 RULES = {
     # https://code.claude.com/docs/en/mcp#mcp-installation-scopes: servers of the user are in ~/.claude.json, "type" names
     # the transport, and every field of a server is a string, a list or an object of strings.
@@ -89,13 +75,13 @@ RULES = {
     # https://cursor.com/docs/mcp: type, command, args, env and envFile; comments and last commas are read.
     "cursor": Rules(
         ".cursor/mcp.json",
-        COMMENTED,
+        COMMENTED.replace("KEY", "mcpServers"),
         schema("mcpServers", {"properties": {**TYPED, "envFile": TEXT}, "additionalProperties": False}),
     ),
     # https://github.com/microsoft/vscode/blob/main/src/vs/workbench/contrib/mcp/common/mcpConfiguration.ts: mcpServerSchema
     "vscode": Rules(
         f"{APPS}/Code/User/mcp.json",
-        COMMENTED.replace("mcpServers", "servers"),
+        COMMENTED.replace("KEY", "servers"),
         schema(
             "servers",
             {"properties": {**TYPED, "cwd": TEXT, "envFile": TEXT}, "additionalProperties": False},
@@ -109,7 +95,7 @@ RULES = {
     # https://github.com/openai/codex/blob/main/codex-rs/core/config.schema.json: RawMcpServerConfig, which has no "type"
     "codex": Rules(
         ".codex/config.toml",
-        'model = "o3" # mine\n\n[mcp_servers.other]\ncommand = \'node\'\n\n# about profiles\n[profiles.a]\nmodel = "x"\n',
+        FOREIGN_TOML,
         schema(
             "mcp_servers",
             {
@@ -121,7 +107,7 @@ RULES = {
     # https://github.com/google-gemini/gemini-cli/blob/main/schemas/settings.schema.json: MCPServerConfig
     "gemini": Rules(
         ".gemini/settings.json",
-        COMMENTED.replace("]},\n\t},", "]}\n\t}"),
+        WITHOUT_LAST_COMMAS.replace("KEY", "mcpServers"),
         schema(
             "mcpServers",
             {
@@ -145,8 +131,9 @@ def parsed(name: str, path: Path) -> dict[str, Any]:
     if name == "codex":
         return dict(pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML").loads(text))
     if RULES[name].before.startswith("//"):
-        text = re.sub(r"^\s*//.*\n", "", text, flags=re.MULTILINE)
-        text = re.sub(r",(\s*})", r"\1", text)
+        strings_and_comments = r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/'
+        text = re.sub(strings_and_comments, lambda found: found[1] or "", text, flags=re.DOTALL)
+        text = re.sub(r",(\s*[}\]])", r"\1", text)
     return dict(json.loads(text))
 
 
