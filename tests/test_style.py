@@ -46,7 +46,7 @@ SIZES = {
     "lancelot.py": (6367, 435),
     "lancelot_index.py": (2222, 139),
     "lancelot_setup.py": (1299, 78),
-    "build.py": (962, 60),
+    "build.py": (976, 60),
     "bootstrap.py": (226, 15),
 }
 """The lines of each file and its definitions, methods included. They may go down; raising one is a decision with a reason."""
