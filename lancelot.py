@@ -232,6 +232,11 @@ def compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
+def shown_json(value: object) -> str:
+    """Return a value that was given, as JSON for a sentence; infinity and NaN as they were written, not as null."""
+    return shorten(one_line(json.dumps(value) if isinstance(value, float) else compact_json(json_safe(value))), 80)
+
+
 def parse_json(text: Any, default: Any = None) -> Any:
     """Return the value of a JSON text, or the default if it is none or nested too deeply."""
     try:
@@ -1756,16 +1761,14 @@ def _plain_spelling(name: str) -> str:
     return re.sub(r"[\s_-]", "", name).casefold()
 
 
-SPELLINGS: tuple[Callable[[str], str], ...] = (str, _plain_spelling)
-"""How names are compared, in this order."""
-
-
-def _named_fields(
-    fields: Iterable[pa.Field[Any]], names: Iterable[str], spelled: Callable[[str], str], is_kind: Any = None
-) -> list[pa.Field[Any]]:
-    """The fields of a type that have one of these names, compared as `spelled`, in the order of the names."""
-    there = {spelled(field.name): field for field in reversed(list(fields)) if not is_kind or is_kind(field.type)}
-    return [there[name] for name in map(spelled, names) if name in there]
+def _named_fields(fields: Iterable[pa.Field[Any]], names: Iterable[str], is_kind: Any = None) -> list[pa.Field[Any]]:
+    """The fields of a type that have one of these names in any spelling, in the order of the names, the usual spelling first."""
+    spelled: dict[str, list[pa.Field[Any]]] = defaultdict(list)
+    for there in fields:
+        if not is_kind or is_kind(there.type):
+            spelled[_plain_spelling(there.name)].append(there)
+    by_name = ((name, spelled.pop(_plain_spelling(name), ())) for name in names)
+    return [match for name, matches in by_name for match in sorted(matches, key=lambda match: match.name != name)]
 
 
 def _mean_text_length(column: Column, rows: Sequence[Mapping[str, Any]]) -> float:
@@ -1782,11 +1785,12 @@ def _mean_text_length(column: Column, rows: Sequence[Mapping[str, Any]]) -> floa
 
 
 def _sampled_text(table: Any, schema: pa.Schema) -> Column | None:
-    """The column with the longest prose in a small sample: strings, then lists of them, then texts inside JSON.
+    """The column with the longest prose in a small sample: strings and lists of them, then texts inside JSON, then titles.
 
     The text inside a JSON payload comes before them all.
     """
     never = set(map(_plain_spelling, (*NEVER_TEXT, *ID_NAMES, *ID_LATE_NAMES, *SOURCE_NAMES)))
+    titles = {field.name for field in _named_fields(schema, TITLE_NAMES)}
     fields = [field for field in schema if "`" not in field.name and _plain_spelling(field.name) not in never]
     strings = [field.name for field in fields if _is_string(field.type)]
     in_json = [*strings, *(field.name for field in fields if _is_json(field.type))]
@@ -1796,12 +1800,13 @@ def _sampled_text(table: Any, schema: pa.Schema) -> Column | None:
     sample = table.search().select([*in_json, *lists]).limit(SAMPLE_ROWS).to_arrow().to_pylist()
     candidates = (
         [Column((outer,), (key,)) for outer in PAYLOAD_NAMES if outer in in_json for key in PAYLOAD_TEXT_NAMES],
-        [Column((name,)) for name in strings],
-        [Column((name,), joined=True) for name in lists],
+        [Column((name,), joined=name in lists) for name in (*strings, *lists) if name not in titles],
         [Column((outer,), (key,)) for outer in in_json for key in TEXT_NAMES],
+        [Column((name,)) for name in strings if name in titles],
     )
     for columns in candidates:
-        lengths = {column: _mean_text_length(column, sample) for column in columns}
+        # Keywords and references are lists too: a string of prose wins over a list of up to four times its length.
+        lengths = {column: _mean_text_length(column, sample) / (4 if column.joined else 1) for column in columns}
         longest = max(lengths, key=lengths.__getitem__, default=None)
         if longest and lengths[longest] > 0:
             return longest
@@ -1811,7 +1816,7 @@ def _sampled_text(table: Any, schema: pa.Schema) -> Column | None:
 def _choose_text(table: Any, schema: pa.Schema) -> tuple[Column | None, str]:
     """The text column where none is named and why it was chosen: by its usual name, else by the longest texts."""
     others = [name for name in TEXT_NAMES if name not in ("document", "doc")]  # which may as well name a file
-    others = [field.name for field in _named_fields(schema, others, _plain_spelling)]
+    others = [field.name for field in _named_fields(schema, others)]
     for name in (*TEXT_NAMES, *(f"payload.{name}" for name in PAYLOAD_TEXT_NAMES), *TEXT_LATE_NAMES, *others):
         path, kind = _path_and_type(schema, name)
         if kind is not None and _is_text_type(kind):
@@ -1822,32 +1827,26 @@ def _choose_text(table: Any, schema: pa.Schema) -> tuple[Column | None, str]:
 def _id_column(schema: pa.Schema) -> Column | None:
     import pyarrow.types as kinds
 
-    for names, spelled in itertools.product((ID_NAMES, ID_LATE_NAMES), SPELLINGS):
-        for match in _named_fields(schema, names, spelled, lambda kind: _is_string(kind) or kinds.is_integer(kind)):
-            return Column((match.name,))
-    return None
+    names = (*ID_NAMES, *ID_LATE_NAMES)
+    matches = _named_fields(schema, names, lambda kind: _is_string(kind) or kinds.is_integer(kind))
+    return Column((matches[0].name,)) if matches else None
 
 
 def _value_columns(
     schema: pa.Schema, names: Sequence[str], *, is_kind: Callable[[Any], bool] = _is_string
 ) -> tuple[Column, ...]:
-    """The columns of these names, at the top first, then inside metadata: struct fields, JSON keys, flattened names.
-
-    Those that have one of the names in another spelling come after all of them.
-    """
+    """The columns of these names, at the top first, then inside metadata: struct fields, JSON keys, flattened names."""
     import pyarrow.types as kinds
 
-    columns: list[Column] = []
+    columns = [Column((field.name,)) for field in _named_fields(schema, names, is_kind)]
     outers = (*METADATA_NAMES, *(field.name for field in schema if _is_json(field.type)))
-    for spelled in SPELLINGS:
-        columns += (Column((field.name,)) for field in _named_fields(schema, names, spelled, is_kind))
-        for outer in _named_fields(schema, outers, spelled):
-            if _is_string(outer.type) or _is_json(outer.type):
-                columns += (Column((outer.name,), (name,)) for name in names)
-            inner = _named_fields(outer.type, names, spelled, is_kind) if kinds.is_struct(outer.type) else []
-            columns += (Column((outer.name, field.name)) for field in inner)
-        flattened = [f"metadata_{name}" for name in names]
-        columns += (Column((field.name,)) for field in _named_fields(schema, flattened, spelled, is_kind))
+    for outer in _named_fields(schema, outers):
+        if _is_string(outer.type) or _is_json(outer.type):
+            columns += (Column((outer.name,), (name,)) for name in names)
+        inner = _named_fields(outer.type, names, is_kind) if kinds.is_struct(outer.type) else []
+        columns += (Column((outer.name, field.name)) for field in inner)
+    flattened = [f"metadata_{name}" for name in names]
+    columns += (Column((field.name,)) for field in _named_fields(schema, flattened, is_kind))
     return tuple(dict.fromkeys(columns))
 
 
@@ -2217,8 +2216,7 @@ def _invalid_filter(cause: str) -> LancelotError:
 
 
 def _invalid_value(name: str, operator: str, operand: Any, allowed: str) -> LancelotError:
-    shown = shorten(one_line(compact_json(json_safe(operand))), 80)
-    cause = f"The filter compares {_shown_name(name)} ({operator}) with {shown}, which is not {allowed}."
+    cause = f"The filter compares {_shown_name(name)} ({operator}) with {shown_json(operand)}, which is not {allowed}."
     return LancelotError(cause, f"Give {allowed}.")
 
 
@@ -4144,10 +4142,10 @@ class Searcher:
         """The ranking by meaning, and how many rows of the table have no vector, in words."""
         layout, lengths, model = scope.layout, scope.layout.vectors, scope.layout.model
         cannot = f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}."
-        if not self.embedder.available:
-            raise LancelotError(self.embedder.why_not)
         if not lengths or (layout.vector is None and len(lengths) == 1):
             raise LancelotError(cannot)
+        if not self.embedder.available:
+            raise LancelotError(self.embedder.why_not)
         added = [text for text in (reading.text, *reading.added) if text]
         try:
             # The vectors of another model than the table's own mean nothing in it.
@@ -4215,6 +4213,8 @@ class Searcher:
         self, identity: str, *, table: str | None = None, before: int = 0, after: int = 0, offset: int = 0
     ) -> ChunkInContext:
         """One chunk by the id of a hit, with neighbours of its source; LancelotError if there is no such chunk any more."""
+        if not identity:
+            raise LancelotError("The id is blank.", "Give the id of a hit, as lancedb_search gave it.")
         scope = self._open(table)
         numbers = rows_of_id(scope, identity)
         chunk = fetch_hits(scope, numbers[:1])
@@ -5337,9 +5337,8 @@ class Parameter:
                 return parse_filter(text)
             return parse_choice(text.strip(), choices=self.choices) if self.choices else text
         except ValueError as error:
-            shown = shorten(one_line(compact_json(json_safe(value))), 80)
             raise LancelotError(
-                f"{self.name} is {shown}, which is not {error}.", f"Give {self.name} as {error}."
+                f"{self.name} is {shown_json(value)}, which is not {error}.", f"Give {self.name} as {error}."
             ) from error
 
     def _parse_text(self, value: Any) -> str:

@@ -237,6 +237,7 @@ def test_a_table_without_vectors_is_searched_as_text_with_a_note(make_searcher: 
         "Text search ran, since vector search was not possible: The table library_records cannot be searched by "
         "vector: it has no vector column."
     )
+    assert fallen_back(make_searcher(LANCEDB_PATH=DATABASES / "no-vector")) == fallen_back(searcher)  # whatever the key
 
 
 def test_auto_that_finds_nothing_by_vector_falls_back_and_vector_does_not(

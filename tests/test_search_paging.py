@@ -208,6 +208,8 @@ def test_an_id_that_is_gone_or_shared_is_told(
     for gone in ("nosuch", "row:99", "'; --", "row:x"):
         with pytest.raises(lancelot.LancelotError, match="There is no chunk"):
             searcher.read(gone)
+    with pytest.raises(lancelot.LancelotError, match=r"The id is blank\. Give "):
+        searcher.read("")
 
 
 def test_a_long_chunk_is_read_on_by_offset_to_its_end(

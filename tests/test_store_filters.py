@@ -299,6 +299,7 @@ def test_no_name_of_a_column_breaks_out_of_a_condition(tmp_path_factory: pytest.
         ({"small": {}}, "no operator"),
         ({"small": "many"}, "which is not a number"),
         ({"small": True}, "which is not a number"),
+        ({"small": {"gt": math.inf}}, "(gt) with Infinity, which is not a number"),
         ({"word": 3}, "which is not text"),
         ({"flag": "yes"}, "true or false"),
         ({"flag": {"gt": True}}, "cannot be filtered by gt"),

@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import lancedb
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lancedb.index import FTS, Bitmap, BTree, IvfFlat, LabelList
 from mcp import Client
 from standins import FixedEmbedder
@@ -221,7 +224,9 @@ def json_column(*values: Any) -> pa.Array[Any]:
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string())], ids=str)
-@pytest.mark.parametrize("named", ["by its usual name", "as an argument", "as a setting", "the only text"])
+@pytest.mark.parametrize(
+    "named", ["by its usual name", "as an argument", "as a setting", "the only text", "the only text but titles"]
+)
 def test_a_text_that_is_a_list_of_strings_is_searched_and_read_as_lines(
     named: str, kind: Any, make_table: Callable[..., Path], searcher_of: Callable[..., lancelot.Searcher]
 ) -> None:
@@ -230,6 +235,8 @@ def test_a_text_that_is_a_list_of_strings_is_searched_and_read_as_lines(
     columns = {"id": ["a", "b", "c", "d"], name: lines, "vector": vectors(*[[1.0, float(n)] for n in range(4)])}
     if named.startswith("as "):
         columns["notes"] = ["a long note on something else"] * 4
+    if named.endswith("titles"):
+        columns["Title"] = ["A story of many words, longer than its text"] * 4
     settings = {"LANCEDB_TEXT_COLUMN": name} if named == "as a setting" else {}
     searcher = searcher_of(make_table(columns), **settings)
     given = {"text_column": name} if named == "as an argument" else {}
@@ -342,14 +349,49 @@ def test_the_usual_spelling_of_a_name_wins(
         "ID": ["A", "B"],
         "chunk_id": ["c", "d"],
         "doc_id": ["e", "f"],
-        "Source": ["S", "S"],
+        "source_url": ["u", "v"],
+        "Source": ["S", ""],
     }
     columns |= {"TITLE": ["A", "B"], "title": ["Zebra", ""], "content": ["a zebra", "a zebra"]}
     page = find(searcher_of(make_table(columns | {"metadata": meta})), "zebra", "text")
-    assert [(hit.id, hit.title, hit.source) for hit in page.hits] == [("A", "Zebra", "x.md"), ("B", "B", "y.md")]
+    assert [(hit.id, hit.title, hit.source) for hit in page.hits] == [("A", "Zebra", "S"), ("B", "B", "v")]
     named_as_a_file = {"Document": ["one file", "another"], "Passage": ["a zebra runs over the plain", "a lion sleeps"]}
     page = find(searcher_of(make_table(named_as_a_file, folder="files")), "zebra", "text")
     assert [hit.text for hit in page.hits] == ["a zebra runs over the plain"]
+
+
+USUAL = (
+    "id",
+    "uuid",
+    "chunk_id",
+    "page_id",
+    "doc_id",
+    "title",
+    "page_title",
+    "name",
+    "source",
+    "url",
+    "source_url",
+    "path",
+)
+OTHER_SPELLINGS = (
+    str.upper,
+    str.title,
+    str.swapcase,
+    *(lambda name, by=by: name.replace("_", by) for by in (" ", "-")),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(USUAL), st.sampled_from(OTHER_SPELLINGS)), unique_by=lambda pair: pair[0]))
+def test_a_name_in_another_spelling_is_found_like_the_usual_one(named: list[tuple[str, Callable[[str], str]]]) -> None:
+    def places(names: list[str]) -> list[list[int]]:
+        schema = pa.schema([(name, pa.string()) for name in (*names, "text")])
+        table = SimpleNamespace(name="documents", schema=schema, count_rows=int, list_indices=list)
+        layout = lancelot.table_layout(table)
+        return [[names.index(c.name) for c in chosen if c] for chosen in ((layout.id,), layout.title, layout.source)]
+
+    assert places([spell(name) for name, spell in named]) == places([name for name, _ in named])
 
 
 # --- filters on every search, as clients send them

@@ -43,7 +43,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (6367, 435),
+    "lancelot.py": (6366, 436),
     "lancelot_index.py": (2222, 139),
     "lancelot_setup.py": (1299, 78),
     "build.py": (976, 60),
