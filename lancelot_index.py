@@ -2110,9 +2110,9 @@ def _confirm_removal(message: str) -> bool:
 
 def _index(session: Session, report: Callable[[str, int, int], None]) -> IndexRun:
     options, request = session.arguments, check_request(_index_request(session))
-    stop, embedder = _stop_event(at_end_of_input=options.report), lancelot.Embedder(session.settings)
+    stop, embedder = _stop_event(at_end_of_input=options.report), lancelot.EndpointEmbedder(session.settings)
     if options.no_vectors:
-        embedder = lancelot.Embedder(
+        embedder = lancelot.EndpointEmbedder(
             lancelot.load_settings({}, request.database), key=lambda _: lancelot.KeyLookup(None)
         )
     with Extractor([*session.command, lancelot.EXTRACT_COMMAND], environ=session.environ) as extractor:

@@ -640,7 +640,7 @@ def check_embeddings(status: Status) -> Iterator[Check]:
             "embeddings", "ok", "No key and no endpoint: searches are by words, and nothing leaves this machine."
         )
         return
-    embedder = lancelot.Embedder(settings, key=lambda _: status.key)
+    embedder = lancelot.EndpointEmbedder(settings, key=lambda _: status.key)
     tables: dict[str, list[lancelot.TableLayout]] = {}
     for layout in filter(lambda layout: layout.vectors, status.tables):
         tables.setdefault(layout.model or settings.embedding_model, []).append(layout)
@@ -993,7 +993,7 @@ def _show_stored(session: Session) -> int:
     say(f"Settings file: {settings.config_dir / lancelot.SETTINGS_FILE}")
     for name, value in lancelot.read_stored(settings.config_dir)[0].items():
         say(f"  {name} = {'not shown' if name in secret else lancelot.shown_path(lancelot.one_line(value))}")
-    lookup = lancelot.Embedder(settings).lookup
+    lookup = lancelot.EndpointEmbedder(settings).lookup
     say(f"Key for {lancelot.host_of(settings.endpoint)}: {f'from the {lookup.place}' if lookup.place else 'none'}")
     for line in (*settings.problems, *lookup.reasons):
         say(f"  {line}")
@@ -1218,7 +1218,9 @@ async def _show_demo(session: Session, folder: Path) -> None:
     environ = {"LANCEDB_PATH": str(folder), "LANCEDB_TABLE": DEMO_TABLE, "LANCELOT_LOG_LEVEL": "error"}
     environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"} | start_environment(session.environ)
     settings = lancelot.load_settings(environ, folder)
-    searcher = lancelot.Searcher(settings, embedder=lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(None)))
+    searcher = lancelot.Searcher(
+        settings, embedder=lancelot.EndpointEmbedder(settings, key=lambda _: lancelot.KeyLookup(None))
+    )
     program, *arguments = session.command
     server = StdioServerParameters(command=program, args=arguments, env=environ)
     async with Client(server) as client:

@@ -28,6 +28,8 @@ DATABASES = TESTS / "databases"
 PROJECT = TESTS.parent
 PROGRAM = str(PROJECT / "lancelot.py")
 NO_KEYCHAIN = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
+WITHOUT_MODEL = {"LANCELOT_LOCAL_MODEL": "off"}
+"""What tests start from: those of the local model switch it on, the others need not wait for it."""
 FOLDERS = ("anythingllm", "anythingllm-2024", "langchain", "langchain-json", "lancedb-0.14", "no-vector")
 FOREIGN_VARIABLES = ("STORAGE_DIR", "XDG_CONFIG_HOME", "DBUS_SESSION_BUS_ADDRESS", "SHIV_ROOT")
 
@@ -74,8 +76,10 @@ def config_dir(machine: Path) -> Path:
 
 @pytest.fixture
 def make_settings(config_dir: Path) -> Callable[..., lancelot.Settings]:
-    """Settings from variables alone: `make_settings(LANCEDB_PATH=…)`."""
-    return lambda **environ: lancelot.load_settings({name: str(value) for name, value in environ.items()}, config_dir)
+    """Settings from variables alone, without the local model: `make_settings(LANCEDB_PATH=…)`."""
+    return lambda **environ: lancelot.load_settings(
+        WITHOUT_MODEL | {name: str(value) for name, value in environ.items()}, config_dir
+    )
 
 
 @pytest.fixture
@@ -157,7 +161,7 @@ def child_environment(**variables: str) -> dict[str, str]:
     """A bare environment for a child process, with the test's empty home."""
     names = ("HOME", "PATH", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "SYSTEMROOT")
     kept = {name: os.environ[name] for name in names if name in os.environ}
-    return kept | variables
+    return kept | WITHOUT_MODEL | variables
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     monkeypatch.setattr(keyring, "get_keyring", lambda: ring)
     monkeypatch.setattr(sys, "argv", [PROGRAM])
     monkeypatch.setenv("RUST_LOG", "error")
+    for name, value in WITHOUT_MODEL.items():
+        monkeypatch.setenv(name, value)
     handlers = logging.getLogger().handlers[:]
 
     def run_command(*words: str, given: str = "") -> Ended:

@@ -464,7 +464,7 @@ from pathlib import Path
 sys.modules["mcp"] = None
 import lancelot, lancelot_index
 folder = Path(sys.argv[1])
-embedder = lancelot_index.BulkEmbedder(lancelot.Embedder(lancelot.load_settings({}, folder)))
+embedder = lancelot_index.BulkEmbedder(lancelot.EndpointEmbedder(lancelot.load_settings({}, folder)))
 request = lancelot_index.IndexRequest(folder / "docs", folder / "db", "documents")
 command = [sys.executable, lancelot.__file__, "extract"]
 with lancelot_index.Extractor(command) as extractor:

@@ -31,6 +31,7 @@ DEFAULTS = {
     "EMBEDDING_MODEL": "text-embedding-ada-002",
     "EMBEDDING_DIMENSIONS": 1536,
     "LANCELOT_EMBEDDING_TIMEOUT": 15.0,
+    "LANCELOT_LOCAL_MODEL": "on",
     "LANCELOT_CHAT_MODEL": None,
     "LANCELOT_CHAT_BASE_URL": None,
     "LANCELOT_CHAT_API_KEY": None,
@@ -56,6 +57,7 @@ GOOD = {
     "EMBEDDING_MODEL": ("bge-m3", "bge-m3"),
     "EMBEDDING_DIMENSIONS": ("1024", 1024),
     "LANCELOT_EMBEDDING_TIMEOUT": ("2.5", 2.5),
+    "LANCELOT_LOCAL_MODEL": ("off", "off"),
     "LANCELOT_CHAT_MODEL": ("qwen2.5:3b", "qwen2.5:3b"),
     "LANCELOT_CHAT_BASE_URL": ("https://host/api/chat/completions", "https://host/api"),
     "LANCELOT_CHAT_API_KEY": ("sk-c", "sk-c"),
@@ -119,8 +121,8 @@ def value_of(settings: lancelot.Settings, name: str) -> Any:
 # --- the table and where values come from
 
 
-def test_every_variable_has_its_default(make_settings: Make) -> None:
-    settings = make_settings()
+def test_every_variable_has_its_default(config_dir: Path) -> None:
+    settings = lancelot.load_settings({}, config_dir)
     assert {setting.name: value_of(settings, setting.name) for setting in lancelot.SETTINGS} == DEFAULTS
     assert set(settings.origins.values()) == {"default"}
     assert settings.problems == ()
@@ -140,7 +142,7 @@ def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
     written, read = GOOD[name]
     secret = name in SECRETS
     write_file(config_dir, {name: written})
-    from_file = make_settings()
+    from_file = lancelot.load_settings({}, config_dir)
     assert value_of(from_file, name) == (None if secret else read)
     assert from_file.origins[name] == ("default" if secret else "settings file")
 

@@ -17,7 +17,7 @@ from conftest import PROJECT, TESTS, child_environment
 
 import lancelot
 import lancelot_index
-from lancelot import Embedder, KeyLookup, LancelotError, models_of_length
+from lancelot import EndpointEmbedder, KeyLookup, LancelotError, models_of_length
 
 MakeSettings = Callable[..., lancelot.Settings]
 
@@ -89,7 +89,7 @@ def test_a_query_is_asked_for_once_and_remembered(
     make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
 ) -> None:
     address, asked = logged
-    embedder = Embedder(make_settings(OPENAI_BASE_URL=address))
+    embedder = EndpointEmbedder(make_settings(OPENAI_BASE_URL=address))
     first = embedder.embed(["räksmörgås 😀"])
     assert embedder.embed(["räksmörgås 😀"]) == first
     assert [request["body"]["input"] for request in asked()] == ["räksmörgås 😀"]
@@ -104,7 +104,7 @@ def test_a_call_asks_for_floats_and_sends_no_dimensions(
     settings = make_settings(
         OPENAI_BASE_URL=address, EMBEDDING_MODEL="some-model", EMBEDDING_DIMENSIONS="64", OPENAI_API_KEY="sk-x"
     )
-    assert [len(vector) for vector in Embedder(settings).embed(["word"])] == [384]
+    assert [len(vector) for vector in EndpointEmbedder(settings).embed(["word"])] == [384]
     (request,) = asked()
     assert request["body"] == {"input": "word", "model": "some-model", "encoding_format": "float"}
     assert request["headers"]["authorization"] == "Bearer sk-x"
@@ -116,14 +116,14 @@ def test_only_the_last_queries_are_remembered(
 ) -> None:
     monkeypatch.setattr(lancelot, "CACHED_VECTORS", 2)
     address, asked = logged
-    embedder = Embedder(make_settings(OPENAI_BASE_URL=address))
+    embedder = EndpointEmbedder(make_settings(OPENAI_BASE_URL=address))
     for query in ("a", "b", "a", "c", "a", "b"):
         embedder.embed([query])
     assert [request["body"]["input"] for request in asked()] == ["a", "b", "c", "b"]
 
 
 def test_a_failure_is_not_remembered(make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = Embedder(make_settings(OPENAI_BASE_URL="http://127.0.0.1:9/v1"))
+    embedder = EndpointEmbedder(make_settings(OPENAI_BASE_URL="http://127.0.0.1:9/v1"))
     answers: list[Any] = [{}, {"data": [{"embedding": [1.0, 2.0]}]}]
     monkeypatch.setattr(embedder, "_post", lambda *_: answers.pop(0))
     with pytest.raises(LancelotError, match="no embedding"):
@@ -136,7 +136,7 @@ def test_an_address_with_and_without_its_path_is_asked(
     suffix: str, make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
 ) -> None:
     address, asked = logged
-    Embedder(make_settings(OPENAI_BASE_URL=address.removesuffix("/v1") + suffix)).embed(["word"])
+    EndpointEmbedder(make_settings(OPENAI_BASE_URL=address.removesuffix("/v1") + suffix)).embed(["word"])
     assert [request["path"] for request in asked()] == ["/v1/embeddings"]
 
 
@@ -150,7 +150,7 @@ def test_the_key_that_is_looked_up_is_the_one_for_the_endpoints_host(
         hosts.append(lancelot.host_of(settings.endpoint))
         return KeyLookup(f"key-of-{hosts[-1]}", "system keychain")
 
-    embedder = Embedder(make_settings(OPENAI_BASE_URL=address), key=find)
+    embedder = EndpointEmbedder(make_settings(OPENAI_BASE_URL=address), key=find)
     embedder.embed(["one"])
     embedder.embed(["two"])
     host = address.removeprefix("http://").removesuffix("/v1")
@@ -179,7 +179,7 @@ def test_a_key_is_not_carried_along_to_another_host(
             OPENAI_BASE_URL=f"http://127.0.0.1:{listener.getsockname()[1]}/v1", OPENAI_API_KEY="sk-secret"
         )
         with pytest.raises(LancelotError, match="HTTP 307") as failure:
-            Embedder(settings).embed(["word"])
+            EndpointEmbedder(settings).embed(["word"])
         assert "sk-secret" not in str(failure.value)
         thread.join(10)
     assert asked() == []
@@ -189,7 +189,7 @@ def test_with_an_address_and_no_key_a_server_that_takes_any_is_asked(
     make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
 ) -> None:
     address, asked = logged
-    embedder = Embedder(make_settings(OPENAI_BASE_URL=address))
+    embedder = EndpointEmbedder(make_settings(OPENAI_BASE_URL=address))
     assert embedder.available
     embedder.embed(["word"])
     assert asked()[0]["headers"]["authorization"] == "Bearer none"
@@ -221,7 +221,7 @@ def test_an_embedder_is_made_without_looking_for_a_key(make_settings: MakeSettin
         looked.append(settings)
         return KeyLookup(None)
 
-    embedder = Embedder(make_settings(), key=find)
+    embedder = EndpointEmbedder(make_settings(), key=find)
     assert looked == []
     assert (embedder.available, embedder.available, len(looked)) == (False, False, 1)
 
@@ -229,7 +229,7 @@ def test_an_embedder_is_made_without_looking_for_a_key(make_settings: MakeSettin
 def test_a_locked_keychain_is_told_as_a_reason(make_settings: MakeSettings) -> None:
     none = LancelotError("This machine offers no system keychain.")
     locked = LancelotError("The system keychain is locked.", kind="denied")
-    embedder = Embedder(make_settings(), key=lambda _: KeyLookup(None, None, (none, locked)))
+    embedder = EndpointEmbedder(make_settings(), key=lambda _: KeyLookup(None, None, (none, locked)))
     assert embedder.why_not == "No API key is set, so there are no embeddings. The system keychain is locked."
 
 
@@ -251,7 +251,7 @@ def test_an_answer_without_end_is_read_to_a_limit_and_then_hung_up_on(
     server = endless(head, part)
     settings = make_settings(OPENAI_BASE_URL=server.address, LANCELOT_EMBEDDING_TIMEOUT="60")
     with pytest.raises(LancelotError, match=r"no embedding|HTTP 500|HTTP 302"):
-        Embedder(settings).embed(["word"])
+        EndpointEmbedder(settings).embed(["word"])
     assert server.is_left()
     # What lies in the buffers of the system was sent too.
     assert server.sent < lancelot.MAX_REPLY_BYTES + 16 * 2**20
@@ -271,7 +271,7 @@ def test_a_server_that_trickles_is_hung_up_on_when_the_time_is_over(
     head: bytes, part: bytes, endless: Callable[..., Endless], make_settings: MakeSettings
 ) -> None:
     server = endless(head, part, pause=0.05)
-    embedder = Embedder(make_settings(OPENAI_BASE_URL=server.address, LANCELOT_EMBEDDING_TIMEOUT="1"))
+    embedder = EndpointEmbedder(make_settings(OPENAI_BASE_URL=server.address, LANCELOT_EMBEDDING_TIMEOUT="1"))
     _ = embedder._client  # noqa: SLF001 - to import openai takes longer than the limit
     with pytest.raises(LancelotError, match="did not answer within 1 s"):
         embedder.embed(["word"])
@@ -286,7 +286,7 @@ def test_many_texts_are_given_up_where_the_answer_has_no_end(
     endless: Callable[..., Endless], make_settings: MakeSettings
 ) -> None:
     server = endless(OK + b"\r\n", b" " * 0x10000)
-    bulk = lancelot_index.BulkEmbedder(Embedder(make_settings(OPENAI_BASE_URL=server.address)))
+    bulk = lancelot_index.BulkEmbedder(EndpointEmbedder(make_settings(OPENAI_BASE_URL=server.address)))
     assert bulk.embed([lancelot.PLAIN_TEXT], model="m") == [None]
     assert not bulk.works
     assert server.is_left()
@@ -326,7 +326,7 @@ def test_a_failure_names_the_host_and_neither_user_password_nor_key(make_setting
         port = closed.getsockname()[1]
     settings = make_settings(OPENAI_BASE_URL=f"http://user:pass@127.0.0.1:{port}/v1", OPENAI_API_KEY="sk-secret")
     with pytest.raises(LancelotError) as failure:
-        Embedder(settings).embed(["word"])
+        EndpointEmbedder(settings).embed(["word"])
     assert str(failure.value).startswith(f"The embedding server at 127.0.0.1:{port} cannot be reached (")
     assert not any(secret in str(failure.value) for secret in ("user", "pass", "sk-secret"))
 
@@ -362,7 +362,7 @@ def test_two_threads_share_an_embedder(
     make_settings: MakeSettings, logged: tuple[str, Callable[[], list[dict[str, Any]]]]
 ) -> None:
     address, _ = logged
-    embedder = Embedder(make_settings(OPENAI_BASE_URL=address))
+    embedder = EndpointEmbedder(make_settings(OPENAI_BASE_URL=address))
     found: dict[str, tuple[float, ...]] = {}
     words = [f"word{number}" for number in range(8)]
     threads = [
@@ -381,7 +381,7 @@ def test_a_server_that_wants_a_key_where_there_is_none_is_told_so(
 ) -> None:
     settings = make_settings(OPENAI_BASE_URL=embedding_server("--require-key", "k"))
     with pytest.raises(LancelotError, match="asks for an API key, and none is set"):
-        Embedder(settings).embed(["word"])
+        EndpointEmbedder(settings).embed(["word"])
 
 
 @pytest.mark.parametrize("number", [1e308, -1e39])
@@ -400,13 +400,13 @@ def test_a_server_on_this_machine_is_asked_without_a_proxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(variable, proxy)
-    assert Embedder(make_settings(OPENAI_BASE_URL=embedding_server())).embed(["word"])
+    assert EndpointEmbedder(make_settings(OPENAI_BASE_URL=embedding_server())).embed(["word"])
 
 
 def test_a_proxy_that_cannot_be_used_is_told(make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
     with pytest.raises(LancelotError, match="cannot be asked through the proxy that the environment names"):
-        Embedder(make_settings(OPENAI_BASE_URL="http://embeddings.example/v1")).embed(["word"])
+        EndpointEmbedder(make_settings(OPENAI_BASE_URL="http://embeddings.example/v1")).embed(["word"])
 
 
 @pytest.mark.parametrize(
@@ -448,5 +448,5 @@ def test_the_kind_of_a_failure_says_what_may_be_done(
     limit = "0.3" if "--delay" in options else "15"
     settings = make_settings(OPENAI_BASE_URL=embedding_server(*options), LANCELOT_EMBEDDING_TIMEOUT=limit)
     with pytest.raises(LancelotError) as failure:
-        Embedder(settings, key=lambda _: KeyLookup(key)).embed(["text"])
+        EndpointEmbedder(settings, key=lambda _: KeyLookup(key)).embed(["text"])
     assert failure.value.kind == kind

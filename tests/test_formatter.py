@@ -466,7 +466,7 @@ def test_a_status_reads_as_before(
         LANCEDB_PATH=folder / "anythingllm", LANCEDB_TABLE="world-notes", OPENAI_BASE_URL="http://127.0.0.1:9/v1"
     )
     reasons = (lancelot.LancelotError("This machine offers no system keychain."),)
-    embedder = lancelot.Embedder(made, key=lambda _: lancelot.KeyLookup(None, None, reasons))
+    embedder = lancelot.EndpointEmbedder(made, key=lambda _: lancelot.KeyLookup(None, None, reasons))
     status = lancelot.examined_status(lancelot.Searcher(made, embedder=embedder))
     assert is_as_before(without_this_machine(indented(status_json(status, verbose=True)), machine), "status.json")
     assert is_as_before(without_this_machine(lancelot.status_lines(status) + "\n", machine), "status.txt")

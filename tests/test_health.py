@@ -440,7 +440,7 @@ def check(make_settings: Callable[..., lancelot.Settings]) -> Callable[..., list
 
     def run(folder: str = FOLDER, *, key: str | None = None, **variables: str) -> list[Check]:
         settings = make_settings(LANCEDB_PATH=folder, **variables)
-        embedder = lancelot.Embedder(settings, key=lambda _: lancelot.KeyLookup(key))
+        embedder = lancelot.EndpointEmbedder(settings, key=lambda _: lancelot.KeyLookup(key))
         return list(lancelot_setup.check_embeddings(lancelot.Searcher(settings, embedder=embedder).status()))
 
     return run

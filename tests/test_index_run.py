@@ -55,7 +55,7 @@ def index(
 
     def run(folder: Path, *, yes: bool = False, **options: Any) -> lancelot_index.IndexRun:
         variables = {name: options.pop(name) for name in list(options) if name.isupper()}
-        embedder = lancelot.Embedder(make_settings(**variables), key=lambda _: lancelot.KeyLookup(None))
+        embedder = lancelot.EndpointEmbedder(make_settings(**variables), key=lambda _: lancelot.KeyLookup(None))
         request = lancelot_index.IndexRequest(folder, tmp_path / "db", **{"table": "documents", **options})
         bulk = lancelot_index.BulkEmbedder(embedder)
         started = lancelot_index.IndexRun(lancelot_index.check_request(request), bulk, extractor)

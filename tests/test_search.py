@@ -529,7 +529,7 @@ def test_a_snippet_shows_words_whole() -> None:
 def gaps(tmp_path: Path, make_settings: Callable[..., lancelot.Settings], endpoint: str) -> Path:
     """A table with three rows that no search for meaning finds, and one without a text too, which does not count."""
     texts = ["harbour at dawn", "bread recipe", "lighthouse keeper", "clock maker", "iron bridge", None]
-    vectors = lancelot.Embedder(make_settings(OPENAI_BASE_URL=endpoint)).embed(texts[:2])
+    vectors = lancelot.EndpointEmbedder(make_settings(OPENAI_BASE_URL=endpoint)).embed(texts[:2])
     return write_vectors(tmp_path / "db", texts, [*vectors, None, [0.0] * 384, [math.inf] * 384, None])
 
 

@@ -413,7 +413,7 @@ def test_the_key_is_sent_and_what_belongs_to_openai_is_not(
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Gateway: of-openai\nAuthorization: Bearer of-openai")
     for key in ("sk-chat", ""):
         searcher = make_searcher(LANCEDB_PATH=folder, **chat(), LANCELOT_CHAT_API_KEY=key, OPENAI_API_KEY="of-openai")
-        searcher.embedder = lancelot.Embedder(searcher.settings, key=no_key)
+        searcher.embedder = lancelot.EndpointEmbedder(searcher.settings, key=no_key)
         assert searcher.ask("How are passwords hashed?", limit=1).answered
     assert [request["headers"]["authorization"] for request in asked()] == ["Bearer sk-chat", "Bearer none"]
     assert "of-openai" not in json.dumps(asked())

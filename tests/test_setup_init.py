@@ -365,7 +365,7 @@ def test_init_again_keeps_what_is_stored_and_changes_what_is_given(
 def test_a_key_given_when_the_server_is_taken_out_is_kept_for_openai_alone(
     init: Init, monkeypatch: pytest.MonkeyPatch, config_dir: Path
 ) -> None:
-    monkeypatch.setattr(lancelot.Embedder, "embed", lambda _self, texts, **_: [(1.0,) * 384 for _ in texts])
+    monkeypatch.setattr(lancelot.EndpointEmbedder, "embed", lambda _self, texts, **_: [(1.0,) * 384 for _ in texts])
     assert init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--yes").code == 0
     ended = init("--base-url", "", "--api-key-stdin", "--yes", given=KEY)
     assert "The key for api.openai.com was stored" in ended.out

@@ -27,7 +27,9 @@ OWNERS = {
     "secretstorage": {"Config"},
     "filelock": {"Run"},
     "lancedb": {"Store", "Table"},
-    "numpy": {"Store"},
+    "numpy": {"Embedder", "Store"},
+    "onnxruntime": {"Embedder"},
+    "tokenizers": {"Embedder"},
     "chardet": {"Reading"},
     "pypdf": {"Reading"},
     "semantic_text_splitter": {"Chunks"},
@@ -43,10 +45,10 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (6366, 436),
+    "lancelot.py": (6695, 461),
     "lancelot_index.py": (2222, 139),
-    "lancelot_setup.py": (1299, 78),
-    "build.py": (976, 60),
+    "lancelot_setup.py": (1301, 78),
+    "build.py": (971, 60),
     "bootstrap.py": (226, 15),
 }
 """The lines of each file and its definitions, methods included. They may go down; raising one is a decision with a reason."""
@@ -444,7 +446,7 @@ def test_a_broad_except_stands_only_where_it_is_accounted_for() -> None:
         if handler.type is None
         or (isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException"))
     }
-    edges = {"build_server", "call", "call_tool", "main", "serve", "_outcome", "check_server"}
+    edges = {"build_server", "call", "call_tool", "main", "serve", "_outcome", "check_server", "load"}
     raised_again = {"run", "bounded", "write_private", "engine_errors", "_keychain"}
     assert edges <= broad <= edges | raised_again
 

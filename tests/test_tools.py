@@ -623,7 +623,7 @@ def test_the_status_lists_each_setting_that_is_wrong(make_call: Callable[..., Ca
 def test_the_version_names_protocol_and_what_is_enabled(make_call: Callable[..., Call]) -> None:
     version = make_call()("lancedb_version").json
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", version["mcpProtocol"])
-    offered = {"tools": list(NAMES)}
+    offered = {"localModel": None, "tools": list(NAMES)}
     assert version["enabled"] == {"searchTypes": ["text", "fts", "auto"], "embeddings": False} | offered
     with_endpoint = make_call(OPENAI_BASE_URL="http://127.0.0.1:9/v1")("lancedb_version").json
     assert with_endpoint["enabled"] == {"searchTypes": list(lancelot.SEARCH_TYPES), "embeddings": True} | offered

@@ -9,7 +9,7 @@ from typing import Any
 import lancelot
 
 
-class FixedEmbedder(lancelot.Embedder):
+class FixedEmbedder(lancelot.EndpointEmbedder):
     """Gives a text its vector of `meanings`, and any other text the `usual` one."""
 
     meanings: Mapping[str, tuple[float, ...]] = {}
