@@ -61,10 +61,11 @@ from fractions import Fraction
 from operator import ge, gt, le, lt, mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TextIO, TypeVar, cast
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from anyio import CapacityLimiter
     from mcp import types
     from mcp.server import Server
     from mcp.shared.message import SessionMessage
@@ -88,6 +89,7 @@ Parameters = ParamSpec("Parameters")
 
 ErrorKind = Literal[
     "failed",  # nothing depends on what it is
+    "absent",  # a table or a document of a name that there is not
     "invalid",  # a setting that cannot be used
     "changed",  # a table that changed under the reader: the same call may succeed when it is made again
     "missing",  # the same of a table that was never read before: its files may be lost
@@ -3012,6 +3014,11 @@ def first_value(row: Row, columns: Iterable[Column]) -> str:
     return next((text for value in values if value is not None and (text := one_line(str(value)))), "")
 
 
+def source_of(layout: TableLayout, row: Row) -> str:
+    """What a row's chunks are gathered under: its source, else its title; "" if it has neither."""
+    return first_value(row, layout.source) or first_value(row, layout.title)
+
+
 MAX_OPENINGS = 50_000
 
 
@@ -3054,33 +3061,35 @@ def rows_of_id(scope: Scope, identity: str) -> list[int]:
 def source_rows(scope: Scope, number: int) -> list[int]:
     """The rows with text of one row's source, by the source's own index of chunks where there is one, else by row."""
     layout = scope.layout
+    named = (*layout.source, *layout.title)
     row = next(iter(fetch_rows(scope, [number])), None)
-    column = next((column for column in layout.source if row and first_value(row, (column,))), None)
+    column = next((column for column in named if row and first_value(row, (column,))), None)
     if row is None or column is None:
         return [number]
     value = column.value(row.values)
     equal = f"{column.sql} = {quote_text(str(value))}"
     where = _value_predicate(scope.table, column, {"eq": value}) if column.keys else equal
-    source = first_value(row, layout.source)
+    source = source_of(layout, row)
 
     def place(row: Row) -> float:
         values = (column.value(row.values) for column in layout.order)
         return next((float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)), math.inf)
 
-    rows = replace(scope, where=where).with_text.rows((*layout.source, *layout.order))
-    same = [(place(row), row.number) for row in rows if first_value(row, layout.source) == source]
+    rows = replace(scope, where=where).with_text.rows((*named, *layout.order))
+    same = [(place(row), row.number) for row in rows if source_of(layout, row) == source]
     return [number for _, number in sorted(same)]
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One source of a table: its chunks, and its type and dates where the table has them."""
+    """One source of a table: its chunks, its type and dates where the table has them, and the number of its first row."""
 
     source: str
     title: str
     chunks: int
     file_type: str
     dates: Mapping[str, Any]
+    first: int = 0
 
 
 def _suffix(source: str) -> str:
@@ -3119,12 +3128,12 @@ def list_sources(scope: Scope) -> list[SourceFile]:
     for row in scope.rows(columns):
         if row.values != before:  # most chunks follow another of their source
             before, title = row.values, first_value(row, layout.title)
-            key = first_value(row, layout.source) or title
+            key = source_of(layout, row)
         chunks[key] += 1
         if key not in files:
             values = (((*column.path, *column.keys)[-1], column.value(row.values)) for column in dates)
             dated = {name: value for name, value in values if value not in (None, "")}
-            files[key] = SourceFile(key, title, 0, first_value(row, types) or _suffix(key), dated)
+            files[key] = SourceFile(key, title, 0, first_value(row, types) or _suffix(key), dated, row.number)
     names = document_names(scope, files)
     for key, file in files.items():
         title, source = names.get(key, (file.title, key))
@@ -4147,6 +4156,16 @@ def different_hits(hits: Iterable[Hit]) -> list[Hit]:
     return list(firsts.values())
 
 
+MIN_OVERLAP = 8
+MAX_OVERLAP = 2_000
+
+
+def overlap_of(before: str, after: str) -> int:
+    """How many characters at the start of a chunk repeat the end of the one before it; 0 if so few that it may be chance."""
+    most = min(len(before), len(after), MAX_OVERLAP)
+    return next((size for size in range(most, MIN_OVERLAP - 1, -1) if before.endswith(after[:size])), 0)
+
+
 def noted_values(hit: Hit, names: Iterable[str]) -> Iterator[Any]:
     """A hit's metadata under these names, at the top or one level below, less what is empty."""
     inner = (value for value in hit.metadata.values() if isinstance(value, Mapping))
@@ -4298,6 +4317,7 @@ class Searcher:
         self.chat = ChatModel(settings)
         self._counted: dict[tuple[str, str], tuple[Any, str]] = {}
         self._matches: dict[tuple[str, str], tuple[Any, Match]] = {}
+        self._listed: tuple[Any, list[SourceFile]] = None, []
 
     # One search.
 
@@ -4486,7 +4506,7 @@ class Searcher:
         return words
 
     def _state(self, scope: Scope) -> tuple[int, int, int]:
-        """What changes with every version of a table."""
+        """What changes with every version of a table; the last of it is 0 if it cannot tell a table that was made again."""
         try:
             # A table that was dropped and made again may come to the same version.
             written = Path(self.settings.path or "", f"{scope.layout.table}.lance", "_versions").stat().st_mtime_ns
@@ -4545,9 +4565,41 @@ class Searcher:
         """The sources of a table, of one file type if it is named."""
         scope = self._open(table, needs_text=False)
         wanted = (file_type or "").strip().lower().lstrip(".")
-        files = [file for file in list_sources(scope) if not wanted or file.file_type.lower().lstrip(".") == wanted]
+        files = [file for file in self._sources(scope) if not wanted or file.file_type.lower().lstrip(".") == wanted]
         chunks = sum(file.chunks for file in files)
         return FilePage(scope.layout.table, tuple(files[offset : offset + limit]), offset, len(files), chunks)
+
+    def _sources(self, scope: Scope) -> list[SourceFile]:
+        """The sources of a table, which are kept until it changes or those of another are asked for."""
+        state = (scope.layout.table, *self._state(scope))
+        kept, files = self._listed
+        if kept != state or not state[-1]:
+            files = list_sources(scope)
+            self._listed = state, files
+        return files
+
+    def document_tables(self) -> list[str]:
+        """The tables whose documents are listed: the folder's by name, or the one that LANCEDB_TABLE names."""
+        settings = self.settings
+        return [settings.table] if settings.is_set("LANCEDB_TABLE") else sorted(self.store.table_names())
+
+    @_retried
+    def documents(self, table: str | None) -> list[SourceFile]:
+        """The sources of a table by name, less the chunks that name none."""
+        files = {file.source: file for file in self._sources(self._open(table))}
+        return [file for name, file in files.items() if 0 < len(name) <= MAX_NAME]
+
+    def document(self, table: str, *names: str) -> tuple[SourceFile, Iterator[Hit]]:
+        """The document of the first of these names that there is, and its chunks in order."""
+        scope = self._open(table)
+        files = {file.source: file for file in self._sources(scope) if file.source}
+        file = next((files[name] for name in names if name in files), None)
+        if file is None:
+            cause = f'There is no document "{_shown_name(names[0])}" in {scope.layout.table}.'
+            raise LancelotError(cause, "It may have been removed: list the resources again.", kind="absent")
+        numbers = source_rows(scope, file.first)
+        pages = (fetch_hits(scope, numbers[at : at + MAX_LIMIT]) for at in range(0, len(numbers), MAX_LIMIT))
+        return file, itertools.chain.from_iterable(pages)
 
     @_retried
     def stats(self, table: str) -> Stats:
@@ -4740,10 +4792,11 @@ class Searcher:
         cause = f'There is no table "{_shown_name(wanted)}"{whose}.' if named else ""
         if not names:
             cause = f"{cause} The folder {shown_path(self.settings.path or '')} holds no tables.".strip()
-            raise LancelotError(cause, "Check LANCEDB_PATH, or write a table first.")
+            raise LancelotError(cause, "Check LANCEDB_PATH, or write a table first.", kind="absent")
         if named:
             near = " or ".join(difflib.get_close_matches(wanted, names, n=3))
-            raise LancelotError(cause, f"{f'Did you mean {near}? ' if near else ''}The tables are {listed(names)}.")
+            remedy = f"{f'Did you mean {near}? ' if near else ''}The tables are {listed(names)}."
+            raise LancelotError(cause, remedy, kind="absent")
         return None
 
     def _only_table(self, scopes: Sequence[Scope], unreadable: Mapping[str, LancelotError]) -> Scope:
@@ -4975,6 +5028,24 @@ def _chunk_object(context: ChunkInContext, characters: int) -> dict[str, Any]:
 def chunk_json(context: ChunkInContext) -> str:
     """A chunk with its neighbours as compact JSON below MAX_ANSWER_BYTES; what was cut can be read on by offset."""
     return _first_that_fits(_chunk_object(context, characters) for characters in _fewer(MOST_CHARACTERS))
+
+
+def document_text(table: str, hits: Iterable[Hit]) -> str:
+    """The chunks of a document as one text below MAX_ANSWER_BYTES, without their overlap; a last line says where it was cut."""
+    whole, before, room = "", "", MAX_ANSWER_BYTES - MAX_NAME
+    for hit in hits:
+        text = clean_text(hit.text).strip("\n")
+        overlap = overlap_of(before, text)
+        before, added = text, text[overlap:]
+        room -= len(added.encode()) + 2
+        whole += "\n\n" if whole and not overlap else ""
+        if room < 0:
+            kept = added.encode()[:room].decode(errors="ignore")
+            offset = overlap + len(kept)
+            onward = {"table": table, "id": json_safe(hit.id), "offset": offset, "after": READ_NEIGHBOURS}
+            return f"{whole}{kept}\n\n[The document is cut here. To read on, call lancedb_read with {compact_json(onward)}]"
+        whole += added
+    return whole
 
 
 def _no_files_hint(page: FilePage) -> str:
@@ -6064,15 +6135,15 @@ def find_tool(name: str) -> Tool | None:
     return next((tool for tool in TOOLS if tool.name == name), None)
 
 
-def failure_text(tool: Tool, error: Exception) -> str:
-    """What a failed call answers: the sentences of an anticipated failure, or that this is a bug."""
+def failure_text(name: str, error: Exception) -> str:
+    """What a failed call of this name answers: the sentences of an anticipated failure, or that this is a bug."""
     if isinstance(error, ImportError):
         error = missing_part(error)
     if isinstance(error, LancelotError):
-        logger.info("%s: %s", tool.name, error)
+        logger.info("%s: %s", name, error)
         return str(error)
-    logger.error("%s failed: this is a bug in Lancelot", tool.name, exc_info=error)
-    return f"{tool.name} failed because of a bug in Lancelot, not of the request. Its log on standard error says more."
+    logger.error("%s failed: this is a bug in Lancelot", name, exc_info=error)
+    return f"{name} failed because of a bug in Lancelot, not of the request. Its log on standard error says more."
 
 
 def call_tool(tool: Tool, searcher: Searcher, arguments: Mapping[str, Any]) -> tuple[str, bool]:
@@ -6080,7 +6151,7 @@ def call_tool(tool: Tool, searcher: Searcher, arguments: Mapping[str, Any]) -> t
     try:
         return tool.text(tool.run(searcher, **tool.parse_arguments(arguments, searcher.settings))), False
     except Exception as error:  # noqa: BLE001 - the edge around a tool
-        return failure_text(tool, error), True
+        return failure_text(tool.name, error), True
 
 
 # --- indexing, in a process of its own
@@ -6135,6 +6206,136 @@ async def run_index(command: Sequence[str], report: Callable[[float, float, str]
     return compact_json(last)
 
 
+# --- documents as resources
+
+
+RESOURCE_SECONDS = 60.0
+RESOURCE_NOT_FOUND = -32002
+"""The code of the handshake era; later ones have no code of its own for it."""
+_ADDRESS = "lancelot://"
+DOCUMENT_TEMPLATE = f"{_ADDRESS}{{table}}/{{+source}}"
+MAX_COMPLETIONS = 100  # in the protocol
+
+
+def document_address(table: str, source: str) -> str:
+    """The address of a document. A source with `..` in it has its slashes encoded, since clients resolve dots."""
+    kept = "" if re.search(r"(?:^|/)\.\.?(?:/|$)", source) else "/:@!$&'()*+,;="
+    return f"{_ADDRESS}{quote(table, safe='')}/{quote(source, safe=kept)}"
+
+
+def parse_document_address(address: str) -> tuple[str, str, str]:
+    """The table that an address names, the source, and the source as it is written: some clients decode it themselves."""
+    if not address.startswith(_ADDRESS):
+        cause = f'"{shorten(one_line(address), 300)}" is not the address of a document.'
+        raise LancelotError(cause, f"Give {DOCUMENT_TEMPLATE}.", kind="absent")
+    table, _, source = address.removeprefix(_ADDRESS).partition("/")
+    return unquote(table), one_line(unquote(source)), one_line(source)
+
+
+def _mime_type(file: SourceFile) -> str:
+    return "text/markdown" if file.file_type.lower().lstrip(".") in ("md", "markdown") else "text/plain"
+
+
+def list_documents(searcher: Searcher, parameters: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
+    """A page of the documents of all tables; the cursor is the address of the last one before it."""
+    from mcp import types
+
+    after = parse_document_address(parameters.cursor)[:2] if parameters and parameters.cursor else ("", "")
+    page: list[types.Resource] = []
+    room = MAX_ANSWER_BYTES
+    for table in searcher.document_tables():
+        try:
+            files = searcher.documents(table) if table >= after[0] else []
+        except LancelotError as error:
+            logger.info("%s", error)
+            continue
+        for file in files:
+            if (table, file.source) <= after:
+                continue
+            name = shorten(re.split(r"[/\\]", file.source.rstrip("/\\"))[-1] or file.source, 200)
+            resource = types.Resource(
+                uri=document_address(table, file.source),
+                name=name,
+                title=shorten(file.title, 200) or name,
+                description=f"{plural(file.chunks, 'chunk')} in {table}: {shorten(file.source, 300)}",
+                mime_type=_mime_type(file),
+            )
+            room -= len(resource.model_dump_json().encode())
+            if page and (room < len(resource.uri) or len(page) == MAX_LIMIT):
+                return types.ListResourcesResult(resources=page, next_cursor=page[-1].uri)
+            page.append(resource)
+    return types.ListResourcesResult(resources=page)
+
+
+@_retried
+def read_document(searcher: Searcher, parameters: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    """A document as a text."""
+    from mcp import types
+
+    table, *names = parse_document_address(parameters.uri)
+    file, hits = searcher.document(table, *names)
+    text = types.TextResourceContents(uri=parameters.uri, mime_type=_mime_type(file), text=document_text(table, hits))
+    return types.ReadResourceResult(contents=[text])
+
+
+def complete_address(searcher: Searcher, parameters: types.CompleteRequestParams) -> types.CompleteResult:
+    """The tables, or the sources of one by their names and titles, that hold what was typed; those that begin with it first."""
+    from mcp import types
+
+    if getattr(parameters.ref, "uri", None) != DOCUMENT_TEMPLATE:
+        raise LancelotError("Only addresses can be completed.", f"Give {DOCUMENT_TEMPLATE} as ref.", kind="absent")
+    given = (parameters.context and parameters.context.arguments) or {}
+    names, typed = dict[str, str](), parameters.argument.value.casefold()
+    with contextlib.suppress(LancelotError):  # then there is nothing to offer
+        if parameters.argument.name == "table":
+            names = {table: table for table in searcher.document_tables()}
+        elif parameters.argument.name == "source":
+            names = {file.source: f"{file.source} {file.title}" for file in searcher.documents(given.get("table"))}
+    values = [name for name, words in names.items() if typed in words.casefold()]
+    values.sort(key=lambda name: not name.casefold().startswith(typed))
+    some, more = values[:MAX_COMPLETIONS], len(values) > MAX_COMPLETIONS
+    return types.CompleteResult(completion=types.Completion(values=some, total=len(values), has_more=more))
+
+
+def document_handlers(searcher: Searcher, threads: CapacityLimiter) -> dict[str, Any]:
+    """What the server does for documents as resources. Every failure is an error of the protocol."""
+    import anyio.to_thread
+    from mcp import types
+    from mcp.shared.exceptions import MCPError
+    from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+    def handler(run: Callable[[Searcher, Any], T]) -> Callable[[Any, Any], Awaitable[T]]:
+        async def handle(context: Any, parameters: Any) -> T:
+            code, call = types.INTERNAL_ERROR, functools.partial(run, searcher, parameters)
+            try:
+                with anyio.fail_after(RESOURCE_SECONDS):
+                    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=threads)
+            except TimeoutError:
+                message = f"No answer within {RESOURCE_SECONDS:g} s. See whether the folder's disk or server answers."
+            except Exception as error:  # noqa: BLE001 - the edge around a resource
+                message = failure_text(context.method, error)
+                if isinstance(error, LancelotError) and error.kind == "absent":
+                    is_old = run is read_document and context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+                    code = RESOURCE_NOT_FOUND if is_old else types.INVALID_PARAMS
+            raise MCPError(code, message)
+
+        return handle
+
+    template = types.ResourceTemplate(
+        name="document",
+        title="A document",
+        uri_template=DOCUMENT_TEMPLATE,
+        description="One of the user's own documents whole: the chunks of a source of a table, in their order.",
+    )
+    templates = types.ListResourceTemplatesResult(resource_templates=[template])
+    return {
+        "on_list_resource_templates": handler(lambda *_: templates),
+        "on_list_resources": handler(list_documents),
+        "on_read_resource": handler(read_document),
+        "on_completion": handler(complete_address),
+    }
+
+
 # --- the server
 
 
@@ -6163,7 +6364,9 @@ def describe_tool(tool: Tool, settings: Settings) -> types.Tool:
 
 
 def build_server(settings: Settings, *, searcher: Searcher | None = None, command: Sequence[str] = ()) -> Server[Any]:
-    """An MCP server with the tools over these settings. No database is imported nor opened until a tool is called.
+    """An MCP server with the tools and the documents of these settings.
+
+    No database is imported nor opened until a tool is called or documents are asked for.
 
     `command` starts this program for the tool that writes; left out, it is this module's own.
     """
@@ -6193,7 +6396,7 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
             try:
                 text = await run_index([*program, "index", *json.loads(text)], context.session.report_progress)
             except Exception as error:  # noqa: BLE001 - the edge around a tool
-                text, failed = failure_text(tool, error), True
+                text, failed = failure_text(tool.name, error), True
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=failed)
 
     return Server(
@@ -6201,9 +6404,10 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
         version=__version__,
         title="Lancelot",
         instructions=instructions_for(settings, seen_tables(settings.path)),
-        cache_hints={"server/discover": unchanging, "tools/list": unchanging},
+        cache_hints=dict.fromkeys(("server/discover", "tools/list", "resources/templates/list"), unchanging),
         on_list_tools=list_tools,
         on_call_tool=call,
+        **document_handlers(answering, threads),
     )
 
 

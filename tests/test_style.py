@@ -45,7 +45,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (6695, 461),
+    "lancelot.py": (6899, 477),
     "lancelot_index.py": (2222, 139),
     "lancelot_setup.py": (1301, 78),
     "build.py": (971, 60),
@@ -447,6 +447,7 @@ def test_a_broad_except_stands_only_where_it_is_accounted_for() -> None:
         or (isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException"))
     }
     edges = {"build_server", "call", "call_tool", "main", "serve", "_outcome", "check_server", "load"}
+    edges |= {"document_handlers", "handler", "handle"}
     raised_again = {"run", "bounded", "write_private", "engine_errors", "_keychain"}
     assert edges <= broad <= edges | raised_again
 

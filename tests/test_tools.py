@@ -224,18 +224,25 @@ def test_defaults_in_schemas_follow_the_settings(make_settings: MakeSettings) ->
     assert (query["contextBudget"]["default"], search["searchType"]["default"]) == (900, "text")
 
 
-def test_the_server_offers_tools_and_nothing_else(make_settings: MakeSettings) -> None:
+def test_the_server_offers_tools_and_documents_and_nothing_else(make_settings: MakeSettings) -> None:
     async def capabilities(client: Client) -> Any:
         return client.server_capabilities.model_dump(exclude_none=True), client.instructions
 
     offered, instructions = session(make_settings(), capabilities)
-    assert set(offered) == {"tools"}
+    assert offered == {
+        "tools": {"list_changed": False},
+        "resources": {"list_changed": False, "subscribe": False},
+        "completions": {},
+    }
     assert all(name in instructions for name in NAMES[:5])
 
 
 def test_a_client_may_keep_what_the_server_says_of_itself_for_an_hour(make_settings: MakeSettings) -> None:
-    listed = session(make_settings(), lambda client: client.list_tools())
-    assert (listed.ttl_ms, listed.cache_scope) == (3_600_000, "private")
+    async def use(client: Client) -> list[Any]:
+        return [await client.list_tools(), await client.list_resource_templates()]
+
+    kept = {(listed.ttl_ms, listed.cache_scope) for listed in session(make_settings(), use)}
+    assert kept == {(3_600_000, "private")}
 
 
 # Instructions
@@ -759,6 +766,7 @@ async def run():
     settings = lancelot.load_settings({{"LANCEDB_PATH": {str(NO_VECTOR)!r}, "OPENAI_API_KEY": "sk-none"}}, pathlib.Path("none"))
     async with Client(lancelot.build_server(settings), mode={mode!r}) as client:
         assert len((await client.list_tools()).tools) == {len(NAMES)}
+        assert (await client.list_resource_templates()).resource_templates
 anyio.run(run)
 """
     assert loaded_after(program, "lancedb", "pyarrow", "openai", "keyring") == []

@@ -1,6 +1,8 @@
 """Real clients that start the module and the file that ships, as people's programs do."""
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,22 @@ def test_the_typescript_client_finds_and_reads(program: Program, node_clients: P
     check_answers(*(result["content"][0]["text"] for result in answer["results"]))
 
 
+def test_the_typescript_client_reads_documents_of_any_name(
+    node_clients: Path, tmp_path: Path, make_table: Callable[..., Path]
+) -> None:
+    names = sorted(wire.DOCUMENT_NAMES)
+    folder = make_table({"source": names, "text": [f"text of {name}" for name in names]})
+    session = {"command": wire.COMMAND[0], "args": wire.COMMAND[1:], "table": "documents"}
+    session["env"] = child_environment(LANCEDB_PATH=str(folder))
+    seen = json.loads(run_node(["node", node_clients / "documents.mjs", json.dumps(session)], cwd=tmp_path))
+    assert [resource["description"] for resource in seen["resources"]] == [f"1 chunk in documents: {n}" for n in names]
+    assert seen["texts"] == [[f"text of {name}"] * 2 for name in names]
+    assert seen["completion"] == {"values": names, "total": len(names), "hasMore": False}
+    assert seen["filledIn"] == [f"text of {name}" for name in names]
+    assert seen["error"]["code"] == -32002
+    assert 'There is no document "none" in documents.' in seen["error"]["message"]
+
+
 def inspect(program: Program, node_clients: Path, cwd: Path, *options: str) -> dict[str, Any]:
     command, environ = program
     variables = [word for name, value in environ.items() for word in ("-e", f"{name}={value}")]
@@ -91,6 +109,15 @@ def test_the_inspector_finds_no_fault_in_the_schemas(
 ) -> None:
     listing = inspect(program, node_clients, tmp_path, "--method", "tools/list", "--strict", "--protocol-era", era)
     assert [tool["name"] for tool in listing["tools"]] == wire.ALWAYS_OFFERED
+
+
+def test_the_inspector_lists_and_reads_documents(program: Program, node_clients: Path, tmp_path: Path) -> None:
+    use = functools.partial(inspect, program, node_clients, tmp_path, "--protocol-era", "modern", "--method")
+    address = "lancelot://vectorstore/docs/peps/pep-0020.rst"
+    assert address in [resource["uri"] for resource in use("resources/list")["resources"]]
+    (content,) = use("resources/read", "--uri", address)["contents"]
+    assert (content["uri"], content["mimeType"]) == (address, "text/plain")
+    assert "Beautiful is better than ugly." in content["text"]
 
 
 def test_the_inspector_finds_and_reads(program: Program, node_clients: Path, tmp_path: Path) -> None:

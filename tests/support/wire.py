@@ -25,6 +25,19 @@ ALWAYS_OFFERED = [
     "lancedb_status",
     "lancedb_version",
 ]
+DOCUMENT_NAMES = (
+    "../up/./a.md",
+    "/home/me/notes.md",
+    "100% sure.txt",
+    "C:\\Users\\me\\Mein Brief.md",
+    "a%20b.md",
+    "a/b c/d.txt",
+    "file:///app/hotdir/My%20Report.pdf",
+    "link://https://example.org/a?b=c&d=e#part",
+    "localfile:///home/me/ä ö/東京都.md",
+    "question? + {+source}; \"quoted\" 'once' <tag>",
+)
+"""Sources whose names are hard to write as an address."""
 _ENVELOPE = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "tests", "version": "1"},
