@@ -5045,7 +5045,7 @@ def document_text(table: str, hits: Iterable[Hit]) -> str:
             onward = {"table": table, "id": json_safe(hit.id), "offset": offset, "after": READ_NEIGHBOURS}
             return f"{whole}{kept}\n\n[The document is cut here. To read on, call lancedb_read with {compact_json(onward)}]"
         whole += added
-    return whole
+    return whole or "[The document holds no text.]"
 
 
 def _no_files_hint(page: FilePage) -> str:
@@ -6209,7 +6209,7 @@ async def run_index(command: Sequence[str], report: Callable[[float, float, str]
 # --- documents as resources
 
 
-RESOURCE_SECONDS = 60.0
+RESOURCE_SECONDS = 45.0
 RESOURCE_NOT_FOUND = -32002
 """The code of the handshake era; later ones have no code of its own for it."""
 _ADDRESS = "lancelot://"

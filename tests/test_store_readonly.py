@@ -68,7 +68,7 @@ def every_call(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def drive(server: wire.Server, folder: str) -> None:
-    """Makes every call, and checks that each tool and each search did its work at least once."""
+    """Makes every call, reads a document, and checks that each tool and each search did its work at least once."""
     worked, ran = set(), set()
     try:
         for message in every_call(folder):
@@ -76,6 +76,9 @@ def drive(server: wire.Server, folder: str) -> None:
             tool, text = message["params"]["name"], answer["content"][0]["text"]
             worked |= set() if answer["isError"] else {tool}
             ran |= {json.loads(text)["searchType"]} if tool == "lancedb_search" and not answer["isError"] else set()
+        documents = server.ask(wire.request("list", "resources/list"))["result"]["resources"]
+        contents = server.ask(wire.request("read", "resources/read", uri=documents[0]["uri"]))["result"]["contents"]
+        assert contents[0]["text"]
         assert server.end() == []
     finally:
         server.stop()

@@ -244,6 +244,25 @@ def test_a_long_document_is_cut_where_another_call_goes_on(
     assert rest.startswith(following[:100])
 
 
+def test_a_document_is_named_by_the_table_beside_its_chunks(make_table: MakeTable, make_settings: MakeSettings) -> None:
+    make_table({"id": ["d1"], "uri": ["file:///notes/zebra.md"], "title": ["Zebras"]}, name="document_meta")
+    folder = make_table({"document_id": ["d1", "d1"], "content": ["b", "a"], "order": [1, 0]}, name="chunks")
+
+    async def use(client: Client) -> tuple[str, str | None, str]:
+        (resource,) = (await client.list_resources()).resources
+        return resource.uri, resource.title, await text_at(client, resource.uri)
+
+    seen = session(make_settings(LANCEDB_PATH=folder), use)
+    assert seen == ("lancelot://chunks/file:///notes/zebra.md", "Zebras", "a\n\nb")
+
+
+def test_a_document_without_text_says_so(make_table: MakeTable, make_settings: MakeSettings) -> None:
+    settings = make_settings(LANCEDB_PATH=make_table({"source": ["a", "b"], "text": ["", "text"]}))
+    assert (
+        session(settings, lambda client: text_at(client, "lancelot://documents/a")) == "[The document holds no text.]"
+    )
+
+
 def test_what_is_hidden_from_a_person_is_not_in_a_document(make_table: MakeTable, make_settings: MakeSettings) -> None:
     hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
     folder = make_table({"source": [f"a{hidden}\x1b.md"], "text": [f"seen{hidden}"], "title": [f"T{hidden}\n\x07"]})
