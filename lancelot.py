@@ -25,6 +25,7 @@ import array
 import base64
 import calendar
 import contextlib
+import ctypes
 import datetime as dt
 import decimal
 import difflib
@@ -3565,6 +3566,8 @@ class LocalEmbedder(Embedder):
         options.intra_op_num_threads = min(LOCAL_THREADS, os.cpu_count() or 1)
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc has it: what loading took is 60 MB
+            ctypes.CDLL(None).malloc_trim(0)
         tokenizer = tokenizers.Tokenizer.from_file(str(tokens))
         tokenizer.enable_truncation(LOCAL_TOKENS)
         tokenizer.no_padding()
@@ -4504,6 +4507,13 @@ class Searcher:
             words = f"{least}{plural(count, 'row')} of {layout.table} {have} no vector" if count else ""
             self._counted[layout.table, column] = (state, words)
         return words
+
+    def load_local(self) -> None:
+        """Load the local model and prove that it fits, if it is to search the table that calls name by naming none."""
+        scope = self._open(None)
+        column = self._local_column(scope.layout)
+        if column and self.local.load():
+            self._match(scope, column)
 
     def _state(self, scope: Scope) -> tuple[int, int, int]:
         """What changes with every version of a table; the last of it is 0 if it cannot tell a table that was made again."""
@@ -6544,8 +6554,12 @@ def client_is_gone(error: BaseException) -> bool:
     return isinstance(error, BrokenPipeError | ConnectionResetError | anyio.BrokenResourceError)
 
 
+MODEL_AFTER = 1.0
+"""Seconds until the local model is loaded unasked: the first call, which may be of words, is not to wait for that."""
+
+
 def warm_up(searcher: Searcher) -> None:
-    """Import the database and, if an endpoint can be asked, its client; log what the folder holds."""
+    """Import the database and what embeds for the folder's table; log what the folder holds."""
     try:
         names = searcher.store.table_names()
         place = shown_path(str(searcher.store.path))
@@ -6554,6 +6568,10 @@ def warm_up(searcher: Searcher) -> None:
             import openai  # noqa: F401 - so that the first search does not wait for it
     except LancelotError as error:
         logger.warning("%s", error)
+        return
+    time.sleep(MODEL_AFTER)
+    with contextlib.suppress(LancelotError):  # which the call that meets it tells
+        searcher.load_local()
 
 
 def serve(settings: Settings, stdio: tuple[TextIO, TextIO], command: Sequence[str]) -> NoReturn:

@@ -4,9 +4,9 @@
     python tests/benchmark.py indexed FOLDER    the same collections as files, one a document, by way of `lancelot index`
     python tests/benchmark.py speed [ROWS]      time of each search over ROWS made-up rows, as ratios to a plain scan
 
-A collection's vectors are taken from FOLDER/../vectors/NAME.npz where they are (`D` of the corpus and `Q` of the queries,
-in the order of the files); hybrid search is measured only with them. Times are compared within one run, since machines
-are shared.
+A collection's vectors by all-MiniLM-L6-v2 are taken from FOLDER/../vectors/NAME.npz where they are (`D`, in the order of the
+corpus); searches by meaning are measured only with them, by the local model. Times are compared within one run, since
+machines are shared.
 """
 
 from __future__ import annotations
@@ -40,19 +40,6 @@ INDEX = {
 }
 
 
-class StoredVectors(lancelot.EndpointEmbedder):
-    """Gives the vectors that a collection brings for its queries."""
-
-    vectors: dict[str, Sequence[float]]
-
-    @property
-    def available(self) -> bool:
-        return True
-
-    def embed(self, texts: Sequence[str], *, model: str | None = None) -> list[tuple[float, ...]]:
-        return [tuple(self.vectors[text]) for text in texts]
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -73,13 +60,8 @@ def ndcg(ranked: Sequence[Any], relevant: set[str]) -> float:
     return gain / sum(1 / math.log2(place + 2) for place in range(min(10, len(relevant))))
 
 
-def make_searcher(folder: Path, *, vectors: dict[str, Sequence[float]] | None) -> lancelot.Searcher:
-    settings = lancelot.load_settings({"LANCEDB_PATH": str(folder)}, folder / "no settings")
-    if vectors is None:
-        return lancelot.Searcher(settings)
-    embedder = StoredVectors(settings)
-    embedder.vectors = vectors
-    return lancelot.Searcher(settings, embedder=embedder)
+def make_searcher(folder: Path) -> lancelot.Searcher:
+    return lancelot.Searcher(lancelot.load_settings({"LANCEDB_PATH": str(folder)}, folder / "no settings"))
 
 
 def write_collection(folder: Path, documents: list[dict[str, Any]], stored: Any, *, indexed: bool) -> None:
@@ -107,13 +89,15 @@ def measure_collection(path: Path) -> dict[str, float]:
     queries, relevant = read_lines(path / "queries.jsonl"), read_relevance(path / "qrels.tsv")
     npz = path.parent.parent / "vectors" / f"{path.name}.npz"
     stored = np.load(npz) if npz.exists() else None
-    vectors = stored and {one["text"]: stored["Q"][n].astype("float32").tolist() for n, one in enumerate(queries)}
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for indexed, searches in ((False, ("text", "fts")), (True, ("fts", "hybrid") if stored else ("fts",))):
+        for indexed, searches in (
+            (False, ("text", "fts")),
+            (True, ("fts", "vector", "hybrid") if stored else ("fts",)),
+        ):
             folder = Path(scratch, str(indexed))
             write_collection(folder, read_lines(path / "corpus.jsonl"), stored, indexed=indexed)
-            searcher = make_searcher(folder, vectors=vectors or None)
+            searcher = make_searcher(folder)
             for search_type in searches:
                 name = f"{search_type}, {'with an index' if indexed else 'no index'}"
                 found[name] = sum(
@@ -124,9 +108,8 @@ def measure_collection(path: Path) -> dict[str, float]:
 
 def best_ids(searcher: lancelot.Searcher, query: str, search_type: Any) -> list[Any]:
     # A sign before a word of these queries is a sign, not arithmetic.
-    plain = " ".join(word.lstrip("+-") or word for word in query.split()) if search_type == "hybrid" else query
-    if plain != query and isinstance(searcher.embedder, StoredVectors):
-        searcher.embedder.vectors[plain] = searcher.embedder.vectors[query]
+    has_arithmetic = search_type in ("vector", "hybrid")
+    plain = " ".join(word.lstrip("+-") or word for word in query.split()) if has_arithmetic else query
     return [hit.id for hit in searcher.search(lancelot.SearchRequest(plain, 10, search_type)).hits]
 
 
@@ -166,7 +149,7 @@ def indexed(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             write_files(Path(scratch, "files"), documents, suffix=".py" if path.name == "cosqa" else ".md")
             summary = index_files(Path(scratch, "files"), Path(scratch, "db"))
-            searcher = make_searcher(Path(scratch, "db"), vectors=None)
+            searcher = make_searcher(Path(scratch, "db"))
             total = sum(ndcg(best_documents(searcher, one["text"], ids), relevant[one["_id"]]) for one in queries)
         print(f"{path.name:12} {summary.chunks:6,} chunks, fts  nDCG@10 {total / len(queries):.4f}", flush=True)
 
@@ -181,7 +164,7 @@ def speed(rows: int) -> None:
     texts = [" ".join(chance.choices(words, k=130)) for _ in range(rows)]
     with tempfile.TemporaryDirectory() as scratch:
         table = lancedb.connect(scratch).create_table("documents", pa.table({"text": texts}))
-        searcher = make_searcher(Path(scratch), vectors=None)
+        searcher = make_searcher(Path(scratch))
         query = "word17 word423 word4077"
         scan = best_time(lambda: table.count_rows("text LIKE '%word17%'"))
         print(f"{rows:,} rows of about 1 kB; a plain scan for one word takes {scan:.2f} s and is 1.0 here")

@@ -246,3 +246,14 @@ def test_a_query_of_arithmetic_is_embedded_by_the_model_too(
     page = search(write(tmp_path, model.embed(TEXTS)), "heater +leak -snow", "vector")
     assert page.reading == Reading("heater", ("leak",), ("snow",))
     assert page.model == LOCAL_MODEL
+
+
+def test_a_server_loads_it_unasked_once_a_table_fits(
+    tmp_path: Path, model: lancelot.LocalEmbedder, make_searcher: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "MODEL_AFTER", 0.0)
+    fitting = write(tmp_path, model.embed(TEXTS))
+    for folder, is_loaded in ((fitting, True), (TESTS / "databases" / "no-vector", False)):
+        searcher = make_searcher(LANCEDB_PATH=folder, **ON)
+        lancelot.warm_up(searcher)
+        assert ("_embed_text" in vars(searcher.local)) is is_loaded
