@@ -5051,9 +5051,9 @@ def document_text(table: str, hits: Iterable[Hit]) -> str:
         whole += "\n\n" if whole and not overlap else ""
         if room < 0:
             kept = added.encode()[:room].decode(errors="ignore")
-            offset = overlap + len(kept)
-            onward = {"table": table, "id": json_safe(hit.id), "offset": offset, "after": READ_NEIGHBOURS}
-            return f"{whole}{kept}\n\n[The document is cut here. To read on, call lancedb_read with {compact_json(onward)}]"
+            place = {"table": table, "id": json_safe(hit.id), "offset": overlap + len(kept), "after": READ_NEIGHBOURS}
+            note = f"[The document is cut here. To read on, call lancedb_read with {compact_json(place)}]"
+            return f"{(whole + kept).rstrip()}\n\n{note}"
         whole += added
     return whole or "[The document holds no text.]"
 
