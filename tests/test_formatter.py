@@ -289,7 +289,7 @@ def test_a_snippet_of_a_long_line_of_one_word_is_cut_all_the_same() -> None:
 # --- JSON
 
 
-WIDE = {f"column {number}": "字" * 2000 for number in range(40)}
+WIDE = [{f"column {number}": f"{hit}{'字' * 400}" for number in range(40)} for hit in range(200)]
 SCRIPTS = {"latin": "word ", "cjk": "設計図を図書館で確認した", "emoji": "😀", "control": "\x01", "quotes": '"\\'}
 
 
@@ -304,7 +304,7 @@ def test_an_answer_of_many_long_hits_stays_below_its_cap_and_says_what_was_cut(
     text = (SCRIPTS[script] * 60_000)[:60_000]
     name = text[:3000] if long_names else "short"
     found = [
-        Hit(name or number, 0.5, name, name, f"{number} {text}", WIDE if wide else {"n": number})
+        Hit(name or number, 0.5, name, name, f"{number} {text}", WIDE[number] if wide else {"n": number})
         for number in range(200)
     ]
     written = search_json(make_page(found, SCRIPTS[script] * 20, notes=("A note.",)))
@@ -343,6 +343,84 @@ def test_an_answer_is_not_escaped_to_ascii_and_keeps_its_order() -> None:
     written = search_json(make_page([make_hit(1, "räksmörgås 設計図 😀")], "räksmörgås"))
     assert "räksmörgås 設計図 😀" in written
     assert list(json.loads(written)) == ["searchType", "table", "query", "scoreMeaning", "shown", "total", "hits"]
+
+
+names = st.sampled_from(["lang", "year", "at", "meta", "tags"])
+values = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(0, 2), st.sampled_from(["", "a", "b"]), st.lists(st.integers(0, 1))
+    ),
+    lambda inner: st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def without_empty(values: dict[str, Any]) -> dict[str, Any]:
+    inner = {name: without_empty(value) if isinstance(value, dict) else value for name, value in values.items()}
+    return {name: value for name, value in inner.items() if value not in (None, "", [], {})}
+
+
+def joined(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Both objects in one; no value may be in both."""
+    assert all(isinstance(common[name], dict) and isinstance(own[name], dict) for name in common.keys() & own.keys())
+    return common | {name: joined(common.get(name, {}), v) if isinstance(v, dict) else v for name, v in own.items()}
+
+
+@modest
+@given(st.lists(st.dictionaries(names, values, max_size=4), min_size=1, max_size=4))
+def test_the_metadata_of_a_hit_is_its_own_and_what_all_share_told_once(rows: list[dict[str, Any]]) -> None:
+    answer = json.loads(search_json(make_page([make_hit(n, "zebra", metadata=row) for n, row in enumerate(rows)])))
+    shown, common = [hit["metadata"] for hit in answer["hits"]], answer.get("commonMetadata", {})
+    assert json.dumps([joined(common, own) for own in shown], sort_keys=True) == json.dumps(
+        [without_empty(row) for row in rows], sort_keys=True
+    )
+    for name in set.intersection(*map(set, shown)) if len(rows) > 1 else ():
+        assert len({json.dumps(own[name]) for own in shown}) > 1, "all share it"
+
+
+TECHNICAL = ("contentHash", "file_hash", "md5", "sha256", "Checksum", "token_count_estimate", "wordCount", "numTokens")
+LIKE_THEM = ("hashtags", "password", "words", "tokens", "count", "published", "chunk_index", "place", "size", "shape")
+
+
+def test_what_is_technical_is_left_out_unless_the_page_is_filtered_by_it() -> None:
+    row = {name: f"x{name}" for name in (*TECHNICAL, *LIKE_THEM)}
+    page = make_page([make_hit(1, "zebra", metadata={**row, "meta": row})])
+    (hit,) = json.loads(search_json(page))["hits"]
+    assert list(hit["metadata"].pop("meta")) == list(hit["metadata"]) == list(LIKE_THEM)
+    request = dataclasses.replace(page.request, conditions={"$or": [{"meta.wordCount": {"gt": 3}}, {"md5": "x"}]})
+    (hit,) = json.loads(search_json(dataclasses.replace(page, request=request)))["hits"]
+    assert set(hit["metadata"]) == {*LIKE_THEM, "meta", "wordCount", "md5"}
+
+
+def test_what_repeats_title_or_source_is_left_out() -> None:
+    metadata = {"url": "file://Title 1", "name": "Title 1", "path": "docs/1.md", "file": "1.md"}
+    (hit,) = json.loads(search_json(make_page([make_hit(1, "zebra", metadata=metadata)])))["hits"]
+    assert hit["metadata"] == {"file": "1.md"}
+
+
+def test_the_first_snippets_are_long_and_those_after_them_short() -> None:
+    answer = json.loads(search_json(make_page([make_hit(n, "a zebra runs " * 200) for n in range(20)])))
+    lengths = [len(hit["snippet"]) for hit in answer["hits"]]
+    assert all(SNIPPET_WIDTH - 24 <= length <= SNIPPET_WIDTH + 4 for length in lengths[: lancelot.LONG_SNIPPETS])
+    assert all(length <= lancelot.SHORT_WIDTH + 4 for length in lengths[lancelot.LONG_SNIPPETS :])
+
+
+@pytest.mark.parametrize("table", ["python-peps", "world-notes"])
+def test_twenty_hits_take_two_thirds_of_what_all_metadata_and_long_snippets_would(
+    table: str, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=DATABASES / "anythingllm", LANCEDB_TABLE=table)
+    for query in ("the python function", "a new module", "what is this for"):
+        page = searcher.search(SearchRequest(query, 20, "text"))
+        assert len(page.hits) == 20
+        before = [
+            dataclasses.asdict(hit)
+            | {"text": snippet(hit.text, page.terms), "metadata": lancelot.json_safe(hit.metadata)}
+            for hit in page.hits
+        ]
+        assert len(search_json(page)) < len(lancelot.compact_json(before)) * 2 / 3
+        read = json.loads(lancelot.chunk_json(searcher.read(str(page.hits[0].id))))["metadata"]
+        assert {"wordCount", "token_count_estimate", "docAuthor"} <= read.keys()
 
 
 def test_a_vector_answer_has_no_total_and_says_that_lower_is_closer() -> None:
