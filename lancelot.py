@@ -2289,7 +2289,7 @@ def _column_named(schema: pa.Schema, name: str) -> tuple[Column, pa.DataType | N
             holds_json = _is_json(kind) or (column.name in METADATA_NAMES and _is_string(kind))
             names += [column.name, f"{column.name}.KEY of its JSON"] if holds_json else [column.name]
     there_are = f"The columns are {listed(names, limit=60)}."
-    raise LancelotError(f"The filter names no column: {_shown_name(name)}.", there_are)
+    raise LancelotError(f'There is no column "{_shown_name(name)}".', there_are)
 
 
 @functools.lru_cache(maxsize=64)
@@ -2501,27 +2501,35 @@ def _date_of(value: Any, *, day_first: bool = False) -> tuple[Any, ...]:
     return _date_numbers(value, day_first=day_first) if isinstance(value, str) else ()
 
 
+def _date_reading(texts: Iterable[Any]) -> tuple[DateReader | None, str]:
+    """Return how the dates in texts are read, or None and the first text that is no date; blank ones are passed over.
+
+    Every text has to read as a date; if all read in both orders, the month comes first, as in the United States.
+    """
+    orders: list[bool] = []
+    for text in filter(_is_text, texts):
+        orders = [order for order in orders or (False, True) if len(_date_of(text, day_first=order)) > 1]
+        if not orders:
+            return None, text
+    return functools.partial(_date_of, day_first=orders[0]) if orders else None, ""
+
+
 def _date_reader(table: Any, column: Column, operands: Mapping[str, Any]) -> DateReader | None:
     """Return how the dates in a column of text are read, or None if it is compared as text.
 
-    Every text has to read as a date; if all read in both orders, the month comes first, as in the United States.
     LancelotError if the column is compared with a date, and a text is none.
     """
     ends = [end for operator, end in operands.items() if operator in COMPARISONS and _is_text(end)]
     if not ends and not any(map(_date_of, [operands.get("eq"), operands.get("ne"), *operands.get("in", ())])):
         return None
-    orders: list[bool] = []
-    for text in (value for value, _ in _values(table, column) if _is_text(value)):
-        orders = [order for order in orders or (False, True) if len(_date_of(text, day_first=order)) > 1]
-        if not orders:
-            day = next((end for end in ends if len(_date_of(end) or _date_of(end, day_first=True)) > 1), None)
-            if day is None:
-                return None
-            raise LancelotError(
-                f'The column {_shown_name(column.name)} holds "{_shown_name(text)}", which is no date to compare with {_shown_name(day)}.',
-                "Filter it by eq, in or contains, or filter another column.",
-            )
-    return functools.partial(_date_of, day_first=orders[0]) if orders else None
+    date_of, other = _date_reading(value for value, _ in _values(table, column))
+    day = next((end for end in ends if len(_date_of(end) or _date_of(end, day_first=True)) > 1), None)
+    if other and day is not None:
+        raise LancelotError(
+            f'The column {_shown_name(column.name)} holds "{_shown_name(other)}", which is no date to compare with {_shown_name(day)}.',
+            "Filter it by eq, in or contains, or filter another column.",
+        )
+    return date_of
 
 
 def _contains(value: Any, operand: Any) -> bool:
@@ -3143,6 +3151,158 @@ def list_sources(scope: Scope) -> list[SourceFile]:
     return sorted(files.values(), key=lambda file: file.source)
 
 
+# --- the order of a column's values
+
+
+WITH_RANGE = VALUES.keys() - {"text", "boolean"}
+"""The kinds of columns whose values have a range: numbers and times."""
+SORT_COLUMNS = 4
+SORT_CHARACTERS = 100
+"""Characters of a text by which rows are ordered."""
+
+
+def parse_sort(text: str) -> dict[str, bool] | None:
+    """Return the columns to sort by, each with whether it descends: of `date`, `-date`, or {"date": "desc"} as JSON."""
+    if not text.lstrip().startswith("{"):
+        name = text.strip()
+        return {name.removeprefix("-"): name.startswith("-")} if name else None
+    given, directions = parse_json(text, {text: ""}), {"asc": False, "desc": True}
+    if len(given) > SORT_COLUMNS or not {str(direction).lower() for direction in given.values()} <= directions.keys():
+        raise ValueError(f'a column, -column, or {{"column": "desc"}} with at most {SORT_COLUMNS} columns')
+    return {name: directions[direction.lower()] for name, direction in given.items()} or None
+
+
+def hit_column(scope: Scope, name: str) -> tuple[Column, pa.DataType | None]:
+    """The column of a name, as filters take it, and its type, which is None inside JSON.
+
+    Where no column is called title, source, id or text, it is the first that gives hits theirs.
+    """
+    layout = scope.layout
+    try:
+        return _column_named(layout.schema, name)
+    except LancelotError:
+        by_name = {"title": layout.title, "source": layout.source, "id": (layout.id,), "text": (layout.text,)}
+        columns = [column for column in by_name.get(name, ()) if column]
+        rows = list(replace(scope, where=None).rows(columns, most=SAMPLE_ROWS)) if columns else []
+        for column in columns:
+            if any(first_value(row, (column,)) for row in rows):
+                return _column_named(layout.schema, column.name)
+        raise
+
+
+_JSON = json.JSONEncoder(sort_keys=True, default=str)
+
+
+def _json_text(value: Any) -> str | None:
+    """A value as JSON that equal values share: 1.0 is 1, and keys are in order. None stays None."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return None if value is None else _JSON.encode(value)
+
+
+def _comparable(values: Any) -> Any:
+    """Values in a type that Arrow compares: floats with one zero and one NaN, nested values as JSON texts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as kinds
+
+    kind = values.type
+    if kinds.is_dictionary(kind):
+        return _comparable(values.dictionary_decode())
+    if kinds.is_floating(kind):
+        numbers = values.cast(pa.float64())
+        return pc.if_else(pc.is_nan(numbers), math.nan, pc.add(numbers, 0.0))
+    if kinds.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+        return pa.array(map(_json_text, _to_values(values)), pa.large_string())
+    return values.cast(pa.string()) if kinds.is_null(kind) else values
+
+
+def _places(values: Any, *, is_json: bool) -> tuple[Any, bool]:
+    """The place of each different value in ascending order, -1 if it has none, and whether they are numbers or times.
+
+    Texts that are all dates are in the order of their dates.
+    """
+    import numpy as np
+    import pyarrow.compute as pc
+
+    def items() -> Iterator[Any]:
+        return (parse_json(value.as_py()) if is_json else value.as_py() for value in values)
+
+    kind = _kind_name(values.type)
+    date_of, _ = _date_reading(items() if kind == "text" else ())
+    if not is_json and date_of is None:
+        return pc.rank(values, tiebreaker="dense").to_numpy().astype(np.int64), kind in WITH_RANGE
+    keys = [date_of(item) if date_of else _typed(item) for item in items()]
+    place = {key: at for at, key in enumerate(sorted(set(keys) - {()}))}
+    has_range = date_of is not None or all(key[0] == "number" for key in keys)
+    return np.array([place.get(key, -1) for key in keys], np.int64), has_range
+
+
+def _sort_column(scope: Scope, name: str) -> Column:
+    """The column of a name; LancelotError if its values have no order."""
+    import pyarrow.types as kinds
+
+    column, kind = hit_column(scope, name)
+    inner = kind.value_type if kind is not None and kinds.is_dictionary(kind) else kind
+    if inner is not None and _kind_name(inner) not in VALUES:
+        hint = f" or by a key of its JSON, as in {column.name}.KEY" if _is_json(inner) else ""
+        raise LancelotError(
+            f"The column {_shown_name(column.name)} holds {_shown_name(str(kind))}, which has no order to sort by.",
+            f"Sort by a column of numbers, times or text{hint}.",
+        )
+    return column
+
+
+def _sort_values(column: Column, stored: Any) -> Any:
+    """The values to sort by, texts cut to SORT_CHARACTERS, NaN as NULL; of JSON as JSON texts, NULL for objects and lists."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.keys:
+        items = (column.inner_value(item) for item in stored.to_pylist())
+        cut = (item[:SORT_CHARACTERS] if isinstance(item, str) else item for item in items)
+        return pa.array(
+            [None if isinstance(item, list | dict) else _json_text(item) for item in cut], pa.large_string()
+        )
+    values = _comparable(stored)
+    if _is_string(values.type):
+        return pc.utf8_slice_codeunits(values, 0, SORT_CHARACTERS)
+    return pc.if_else(pc.is_nan(values), None, values) if pa.types.is_floating(values.type) else values
+
+
+def _sort_key(values: Any, *, is_json: bool, descends: bool) -> Any:
+    """Numbers in whose order the rows of these values are; those of NULL are the last."""
+    import numpy as np
+
+    encoded = values.dictionary_encode()  # one dictionary for all of it
+    different = encoded.chunk(0).dictionary
+    places, _ = _places(different, is_json=is_json)
+    last = len(different) + 1
+    keys = np.append(np.where(places < 0, last, -places if descends else places), last)
+    return keys[np.concatenate([chunk.indices.fill_null(len(different)).to_numpy() for chunk in encoded.chunks])]
+
+
+def sorted_rows(scope: Scope, order: Mapping[str, bool]) -> list[int]:
+    """The numbers of the rows in scope, ordered by columns, each descending or not; NULL and NaN last, ties by row."""
+    import numpy as np
+    import pyarrow as pa
+
+    columns = {f"__{at}": _sort_column(scope, name) for at, name in enumerate(order)}
+    read: list[Any] = []
+    numbers = [np.zeros(0, np.uint64)]
+    for batch in scope.batches({at: column.sql for at, column in columns.items()}):
+        read.append([_sort_values(column, batch.column(at)) for at, column in columns.items()])
+        numbers.append(
+            batch.column("_rowid").to_numpy().copy()
+        )  # which else keeps the whole batch, with its long texts
+    keys = [
+        _sort_key(pa.chunked_array(values), is_json=bool(column.keys), descends=descends)
+        for values, column, descends in zip(zip(*read, strict=True), columns.values(), order.values(), strict=False)
+    ]
+    rows = np.concatenate(numbers)
+    return cast("list[int]", rows[np.lexsort((rows, *reversed(keys)))].tolist())
+
+
 # ======================================================================================================================
 # Embedder
 # ======================================================================================================================
@@ -3740,7 +3900,10 @@ RanSearch = Literal["vector", "text", "fts", "hybrid", "filter", "overview"]
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a caller asks for; None means the setting, or what is found in the table."""
+    """What a caller asks for; None means the setting, or what is found in the table.
+
+    `sort` names the columns by which a listing without a query is ordered, and whether each descends.
+    """
 
     query: str
     limit: int
@@ -3750,6 +3913,7 @@ class SearchRequest:
     vector_column: str | None = None
     offset: int = 0
     conditions: Mapping[str, Any] | None = None
+    sort: Mapping[str, bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -4329,8 +4493,13 @@ class Searcher:
         """The page of a request; LancelotError says what is impossible and names what there is."""
         given = len(request.query)
         request = replace(request, query=whole_words(request.query[:MAX_QUERY]).replace("\x00", " "))
-        if not request.query.strip() and not request.conditions:
+        if not request.query.strip() and not request.conditions and not request.sort:
             raise LancelotError("The query is blank.", "Give the words or the question to search for, or a filter.")
+        if request.query.strip() and request.sort:
+            raise LancelotError(
+                "The hits of a query are ordered by their score, not by sort.",
+                "Leave sort out, or leave query blank and say by filter which chunks to list in this order.",
+            )
         scope = self._open(
             request.table, text=request.text_column, vector=request.vector_column, conditions=request.conditions
         )
@@ -4399,7 +4568,7 @@ class Searcher:
         """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""
         kind, query = request.search_type, reading.positive
         if not request.query.strip():
-            numbers = tuple(scope.numbers())
+            numbers = tuple(sorted_rows(scope, request.sort) if request.sort else scope.numbers())
             return Ranking(numbers, (0.0,) * len(numbers), len(numbers)), "filter", []
         if kind == "fts":
             return self._rank_by_bm25(scope, query, terms)
@@ -4846,7 +5015,7 @@ SCORE_MEANINGS: Mapping[RanSearch, str] = {
     "text": "share of the query's words found, higher is better",
     "fts": "BM25, higher is better, comparable within one answer only",
     "hybrid": "reciprocal ranks fused, higher is better, comparable within one answer only",
-    "filter": "none: every row that meets the filter, in the order of the table",
+    "filter": "none: every row that meets the filter, in the order of sort or of the table",
     "overview": "none: the openings of sources",
 }
 
@@ -5748,8 +5917,8 @@ DETECTED_DEFAULTS = ("LANCEDB_TABLE", "LANCEDB_TEXT_COLUMN", "LANCEDB_VECTOR_COL
 class Parameter:
     """One argument of a tool. `default` is a value, or the name of the setting that holds it.
 
-    A string may also be given as a number where `numbers` is set; where `objects` is, it is the JSON of a filter, or that as
-    an object. It has at most `characters`, any number where that is 0. `keyword` is what `Tool.run` calls it, if not as here.
+    A string may also be given as a number where `numbers` is set, and as an object where `reads` is, which then parses its
+    JSON. It has at most `characters`, any number where that is 0. `keyword` is what `Tool.run` calls it, if not as here.
     """
 
     name: str
@@ -5761,7 +5930,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     default: Any = None
     numbers: bool = False
-    objects: bool = False
+    reads: Callable[[str], Any] | None = None
     characters: int = MAX_NAME
     keyword: str = ""
 
@@ -5790,8 +5959,8 @@ class Parameter:
             if self.type == "integer":
                 return parse_number("" if isinstance(value, bool) else text, low=self.low, high=self.high)
             text = self._parse_text(value)
-            if self.objects:
-                return parse_filter(text)
+            if self.reads:
+                return cast("Mapping[str, Any] | None", self.reads(text))
             return parse_choice(text.strip(), choices=self.choices) if self.choices else text
         except ValueError as error:
             raise LancelotError(
@@ -5801,9 +5970,9 @@ class Parameter:
     def _parse_text(self, value: Any) -> str:
         if self.numbers and isinstance(value, int) and not isinstance(value, bool):
             return str(value)
-        if self.objects and isinstance(value, Mapping):
+        if self.reads and isinstance(value, Mapping):
             value = json.dumps(value, ensure_ascii=False)
-        allowed = "a JSON object" if self.objects else "a string"
+        allowed = "a JSON object" if self.reads else "a string"
         if not isinstance(value, str):
             raise ValueError(allowed)  # noqa: TRY004 - one kind of error for all that is refused
         if 0 < self.characters < len(value):
@@ -5840,7 +6009,7 @@ _FILTER = Parameter(
     '"letter"}, "lang": ["sv", "fi"]}. Operators: eq, ne, gt, gte, lt, lte, in, contains, exists; a bare value means '
     'eq, a list in, null exists: false; contains ignores case in text and asks a list for a value. Several columns are joined by and; {"$or": [{...}, {...}]} gives alternatives. '
     "Nested values by path, such as metadata.source. lancedb_status with verbose names the columns.",
-    objects=True,
+    reads=parse_filter,
     characters=MAX_FILTER,
     keyword="conditions",
 )
@@ -5969,7 +6138,8 @@ TOOLS = (
                 "query",
                 "string",
                 "The words or the question to search for, in the text column alone. Blank with a filter: every chunk "
-                "that meets it. total counts the chunks that hold any of the words, or meet the filter, not documents.",
+                "that meets it; blank with sort: in that order. total counts the chunks that hold any of the words, or "
+                "meet the filter, not documents.",
                 required=True,
                 characters=0,
             ),
@@ -5988,6 +6158,13 @@ TOOLS = (
             ),
             _offset("hits to pass over: nextOffset of the page before, with the searchType that ran"),
             _FILTER,
+            Parameter(
+                "sort",
+                "string",
+                "The column that orders the chunks where query is blank, descending with a dash, such as -date for the "
+                'newest first, or {"date": "desc", "title": "asc"}. Nested values by path. Chunks without a value come last.',
+                reads=parse_sort,
+            ),
             Parameter("table", "string", _TABLE_HELP.format(verb="search")),
             Parameter(
                 "textColumn", "string", "Column holding the text. Leave it out: LANCEDB_TEXT_COLUMN or found by itself."
@@ -6879,8 +7056,8 @@ def add_tool_options(parser: argparse.ArgumentParser, tool: Tool) -> None:
         flags = [SHORT_OPTIONS[parameter.name], flag] if parameter.name in SHORT_OPTIONS else [flag]
         shown = parameter.help.replace("%", "%%")
         if parameter.required:
-            # A warm start needs no question.
-            optional = any(other.name == "warmStart" for other in tool.parameters)
+            # A warm start needs no question, a filter or an order no query.
+            optional = any(other.name in ("warmStart", "sort") for other in tool.parameters)
             parser.add_argument(parameter.name, nargs="?" if optional else None, default="", help=shown)
         elif parameter.type == "boolean":
             parser.add_argument(*flags, dest=parameter.name, action="store_true", default=None, help=shown)
@@ -6920,11 +7097,14 @@ def build_parser(given: str = "") -> argparse.ArgumentParser:
 
 def run_command(words: Sequence[str]) -> int:
     """Run the command that the words of a command line give, and return its exit code."""
-    if list(words) == [EXTRACT_COMMAND]:
+    words = list(words)
+    if words == [EXTRACT_COMMAND]:
         code: int = other_module(EXTRACT_COMMAND).command_extract()
         return code
     environ = os.environ
     name_session_bus(environ)
+    if "--sort" in words and re.match("-[^-]", "".join(words[(at := words.index("--sort")) + 1 :][:1])):
+        words[at : at + 2] = [f"--sort={words[at + 1]}"]  # which the parser would take for an option
     try:
         given = next((word for word in words if not word.startswith("-")), "")
         session = Session(build_parser(given).parse_args(words), environ, own_command(sys.argv[0]))

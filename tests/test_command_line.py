@@ -81,7 +81,7 @@ def test_search_query_and_ask_take_every_parameter_of_their_tools(run: Run) -> N
     "words",
     [
         ("serch", "x"),
-        ("search",),
+        ("read",),
         ("search", "x", "--limit"),
         ("search", "x", "--nonsense"),
         ("status", "extra"),
@@ -250,6 +250,21 @@ def test_a_page_for_a_person_says_how_to_go_on_and_a_filter_is_taken_as_json(run
     wrong = run("search", "the", "--path", SMALL, "--filter", "{year")
     assert (wrong.code, wrong.out) == (1, "")
     assert "The filter is not JSON" in wrong.err
+
+
+@pytest.mark.parametrize(
+    "words", [("--sort", "-year"), ("--sort=-year",), ("", "--sort", '{"year": "desc"}'), ("--sort", "-year", "")]
+)
+def test_chunks_are_listed_in_the_order_of_a_column(words: tuple[str, ...], run: Run) -> None:
+    ended = run("search", *words, "--path", SMALL, "--limit", "40", "--json")
+    years = [hit["metadata"]["year"] for hit in json.loads(ended.out)["hits"]]
+    assert years == sorted(years, reverse=True)
+    assert (years[0], len(set(years))) == (2026, 5)
+
+
+def test_an_order_that_is_missing_is_wrong_usage(run: Run) -> None:
+    assert [run("search", "--sort", *rest).code for rest in ((), ("--path", SMALL))] == [2, 2]
+    assert run("search", "--path", SMALL).code == 1
 
 
 def test_status_for_a_person_and_for_programs(run: Run, make_searcher: Callable[..., Any]) -> None:

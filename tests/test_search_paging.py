@@ -99,6 +99,25 @@ def test_a_filter_without_a_query_gives_every_row_that_meets_it_in_pages(searche
     assert ids == [f"r{n}" for n in range(1000, ROWS)]
 
 
+@pytest.mark.parametrize("limit", [7, 20, 200])
+def test_a_sorted_listing_gives_every_row_once_in_its_order(searcher: lancelot.Searcher, limit: int) -> None:
+    wanted = {"search_type": "auto", "table": "plain", "sort": {"text": True, "number": True}}
+    ids: list[Any] = []
+    offset: int | None = 0
+    while offset is not None:
+        page = searcher.search(lancelot.SearchRequest("", limit, offset=offset, **wanted))  # type: ignore[arg-type]
+        assert (page.ran, page.total) == ("filter", ROWS)
+        ids += [hit.id for hit in page.hits]
+        offset = page.next_offset
+    assert ids == [f"r{n}" for odd in (1, 0) for n in reversed(range(ROWS)) if n % 2 == odd]
+
+
+def test_the_hits_of_a_query_are_not_sorted_but_that_is_said(searcher: lancelot.Searcher) -> None:
+    with pytest.raises(lancelot.LancelotError, match="ordered by their score, not by sort") as refused:
+        searcher.search(lancelot.SearchRequest("needle", 5, "text", table="plain", sort={"number": True}))
+    assert "leave query blank" in refused.value.remedy
+
+
 def test_a_filter_alone_also_gives_rows_without_text_and_says_where_none_meets_it(
     make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
 ) -> None:

@@ -310,7 +310,7 @@ def test_columns_of_blobs_are_left_out_of_hits_and_of_the_columns_to_filter_by_v
         searcher = searcher_of(make_table(table, folder=key.partition(":")[0]))
         assert "image" not in searcher.status().tables[0].fetched
         assert [hit.metadata for hit in find(searcher, "zebra", "text").hits] == [{}]
-        with pytest.raises(lancelot.LancelotError, match=r"names no column: image\.uri"):
+        with pytest.raises(lancelot.LancelotError, match=r"no column \"image\.uri\""):
             find(searcher, "zebra", "text", conditions={"image.uri": "x"})
 
 

@@ -45,7 +45,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (6966, 480),
+    "lancelot.py": (7146, 491),
     "lancelot_index.py": (2222, 139),
     "lancelot_setup.py": (1301, 78),
     "build.py": (971, 60),

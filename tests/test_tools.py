@@ -161,6 +161,7 @@ SPECIFIED = {
         "searchType": ("string", None, None, "auto"),
         "offset": ("integer", 0, 10_000_000, 0),
         "filter": ("string", None, None, None),
+        "sort": ("string", None, None, None),
         "table": ("string", None, None, None),
         "textColumn": ("string", None, None, None),
         "vectorColumn": ("string", None, None, None),
