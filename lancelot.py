@@ -4252,24 +4252,37 @@ def is_english(text: str) -> bool:
     return sum(word in _FOREIGN_WORDS for word in words) <= sum(word in STOP_WORDS for word in words)
 
 
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the cosine of two vectors, 0 if one of them is empty or all zero."""
+    product: float = sum(map(mul, one, other))
+    return product / (math.hypot(*one) * math.hypot(*other) or 1)
+
+
 def match_vectors(scope: Scope, column: str, embedder: Embedder) -> Match:
-    """Embed a few texts of a table, as they are stored and without the header that writers add; compare with its vectors."""
+    """Embed a few texts of a table, as they are stored and without the header that writers add; compare with its vectors.
+
+    The model is the one that the table names, else the embedder's. A server is sent at most two requests.
+    """
     layout, rows, cosines = scope.layout, vector_samples(scope, column), list[float]()
-    for text, vector in rows[:1] + rows[:0:-1]:
-        made = embedder.request_vectors(list(dict.fromkeys((text, layout.readable_text(text)))), embedder.model)
-        ways = (sum(map(mul, vector, one)) / math.hypot(*vector) / math.hypot(*one) for one in made if one)
-        cosines.append(max(ways, default=0.0))
-        if len(cosines) == SURE_ROWS and max(cosines) < SURE_MISMATCH:
+    rows, model = rows[:1] + rows[:0:-1], layout.model or embedder.model
+    for part in filter(None, (rows[:SURE_ROWS], rows[SURE_ROWS:])):
+        pairs = [(way[:MAX_EMBEDDED], of) for text, of in part for way in (text, layout.readable_text(text) or text)]
+        texts = list(dict.fromkeys(text for text, _ in pairs))
+        made = dict(zip(texts, embedder.request_vectors(texts, model), strict=True))
+        near = [cosine(made[text] or (), vector) for text, vector in pairs]
+        cosines += map(max, near[::2], near[1::2])
+        if max(cosines) < SURE_MISMATCH:
             break
-    mean, fitting = sum(cosines) / max(1, len(cosines)), sum(cosine > MATCH for cosine in cosines)
-    problem = f"{embedder.model} did not make the vectors in {layout.table}.{column}"
+    mean, fitting = sum(cosines) / max(1, len(cosines)), sum(each > MATCH for each in cosines)
+    problem = f"{model} did not make the vectors in {layout.table}.{column}"
     if not cosines:
         problem = f"No row of {layout.table} that was tried has both a text and a vector in {column}."
     elif fitting and mean <= MATCH:
         problem = f"{problem} of all rows: {fitting} of {plural(len(cosines), 'row')} that were tried fit."
     else:
-        others = [model for model in MODELS.get(layout.vectors[column], ()) if model != embedder.model]
-        problem = f"{problem} (mean cosine {mean:.2f}); it may be one like {listed(others)}."
+        others = [other for other in MODELS.get(layout.vectors[column], ()) if other != model]
+        like = f"; it may be one like {listed(others)}" if others else ""
+        problem = f"{problem} (mean cosine {mean:.2f}){like}."
     english = is_english(" ".join(layout.readable_text(text) for text, _ in rows))
     return Match("" if mean > MATCH else problem, english)
 
@@ -4563,6 +4576,10 @@ class Searcher:
         if known is None or known[0] != state:
             known = self._matches[scope.layout.table, column] = (state, match_vectors(scope, column, self.local))
         return known[1]
+
+    def match(self, layout: TableLayout, column: str, embedder: Embedder) -> Match:
+        """Whether an embedder's model made a column's vectors, tried anew; a server is sent a few of the table's texts."""
+        return match_vectors(self._open(layout.table), column, embedder)
 
     def _rank(self, request: SearchRequest, scope: Scope, reading: Reading, terms: Terms, chosen: Chosen) -> Ranked:
         """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""

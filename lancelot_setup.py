@@ -629,35 +629,86 @@ def _embedding_remedy(kind: lancelot.ErrorKind, status: Status) -> str:
     return remedies.get(kind, "Check OPENAI_BASE_URL and EMBEDDING_MODEL.")
 
 
-def check_embeddings(status: Status) -> Iterator[Check]:
-    """Embed a word with each model that the tables name, or that of the settings; yield whether the vectors' lengths fit."""
-    settings = status.settings
+def check_local_model(status: Status) -> Iterator[Check]:
+    """Load the local model and embed a text with it; yield how long that took, and which tables' vectors it made."""
+    local = lancelot.LocalEmbedder(status.settings)
+    if not local.is_wanted:
+        is_missed = status.settings.embedding_model == lancelot.LOCAL_NAME and not local.is_installed
+        remedy = "Get Lancelot's file with the model, or set EMBEDDING_MODEL to another." if is_missed else ""
+        yield Check("local model", "failed" if is_missed else "ok", local.why_not, remedy)
+        return
+    times = []
+    for text in ("", lancelot.PLAIN_TEXT):  # the first one waits for the model to be loaded
+        began = time.monotonic()
+        local.embed([text])
+        times.append(f"{1000 * (time.monotonic() - began):.0f} ms")
+    message = f"{local.model} was loaded in {times[0]} and embedded a word in {times[1]}."
+    yield Check("local model", "ok", message)
+    if made := [table for table, match in status.matches.items() if not match.problem]:
+        yield Check("local model", "ok", f"It made the vectors of {listed(made)}: it searches them by meaning.")
+
+
+def _check_vectors(searcher: lancelot.Searcher, layout: lancelot.TableLayout, length: int, *, prove: bool) -> Check:
+    """Return whether a server's vectors of a length fit a table; to `prove` it, its model embeds a few of the texts."""
+    model = layout.model or searcher.embedder.model
+    columns = {length: column for column, length in layout.vectors.items()}
+    column, problem, remedy = columns.get(length), "", "Set EMBEDDING_MODEL to the model that made the table."
+    if column is None:
+        shown = f"length {listed(map(str, sorted(columns)))}, not {length}: {lancelot.models_of_length(min(columns))}"
+        problem = f"The vectors of {layout.table} have {shown}."
+    elif prove := prove and bool(layout.text and layout.rows):
+        remedy += " Where the cosine is near 1, it may be this one with a prefix before each text."
+        try:
+            problem = searcher.match(layout, column, searcher.embedder).problem
+        except LancelotError as error:
+            problem, remedy = f"{model} could not embed texts of {layout.table}. {error.cause}", error.remedy
+    if not problem:
+        how = f"{model} made its vectors" if prove else f"the length of its vectors fits {model}"
+        return Check("embeddings", "ok", f"{layout.table}: {how}.")
+    own = columns.get(lancelot.LOCAL_LENGTH)
+    if own and layout.text and searcher.local.load() and not searcher.match(layout, own, searcher.local).problem:
+        made = f"{layout.table}: its vectors are by {lancelot.LOCAL_MODEL}, the local model"
+        if column is None:
+            return Check("embeddings", "ok", f"{made}, which searches them.")
+        return Check("embeddings", "warning", f"{made}, not by {model}.", "Set EMBEDDING_MODEL to local.")
+    return Check("embeddings", "warning", problem, remedy)
+
+
+PROOF_SECONDS = 60
+"""After so long no further table's texts are sent to a server."""
+
+
+def check_embeddings(status: Status, *, prove: bool = False) -> Iterator[Check]:
+    """Embed a word with each model that the tables name, or that of the settings; yield whether the vectors' lengths fit.
+
+    To `prove` that the model made a table's vectors, a few of its texts are embedded too.
+    """
+    settings, is_proven = status.settings, any(not match.problem for match in status.matches.values())
     if settings.is_invalid("OPENAI_BASE_URL"):
         yield Check("embeddings", "failed", status.why_no_embeddings, "Correct OPENAI_BASE_URL, or unset it.")
         return
     if not status.embeddings:
-        yield Check(
-            "embeddings", "ok", "No key and no endpoint: searches are by words, and nothing leaves this machine."
-        )
+        is_local = settings.embedding_model == lancelot.LOCAL_NAME
+        why = "EMBEDDING_MODEL is local" if is_local else "No key and no endpoint"
+        how = "" if is_proven else "searches are by words, and "
+        yield Check("embeddings", "ok", f"{why}: {how}nothing leaves this machine.")
         return
-    embedder = lancelot.EndpointEmbedder(settings, key=lambda _: status.key)
+    searcher = lancelot.Searcher(settings, embedder=lancelot.EndpointEmbedder(settings, key=lambda _: status.key))
     tables: dict[str, list[lancelot.TableLayout]] = {}
-    for layout in filter(lambda layout: layout.vectors, status.tables):
-        tables.setdefault(layout.model or settings.embedding_model, []).append(layout)
+    for layout in status.tables:
+        if layout.vectors and layout.table not in status.matches:
+            tables.setdefault(layout.model or settings.embedding_model, []).append(layout)
+    ends = time.monotonic() + PROOF_SECONDS
     for model, layouts in (tables or {settings.embedding_model: []}).items():
         try:
-            length = len(embedder.embed([lancelot.PLAIN_TEXT], model=model)[0])
+            length = len(searcher.embedder.embed([lancelot.PLAIN_TEXT], model=model)[0])
         except LancelotError as error:
             remedy = error.remedy or _embedding_remedy(error.kind, status)
             yield Check("embeddings", "failed", error.cause, remedy, refused=error.kind == "refused-key")
             continue
         yield Check("embeddings", "ok", f"{lancelot.host_of(settings.endpoint)} embeds with {model}: length {length}.")
         for layout in layouts:
-            lengths = sorted(set(layout.vectors.values()))
-            if length not in lengths:
-                shown = f"length {listed(map(str, lengths))}, not {length}: {lancelot.models_of_length(lengths[0])}"
-                remedy = "Set EMBEDDING_MODEL to the model that made the table."
-                yield Check("embeddings", "warning", f"The vectors of {layout.table} have {shown}.", remedy)
+            yield _check_vectors(searcher, layout, length, prove=prove and time.monotonic() < ends)
 
 
 def check_chat(status: Status) -> Iterator[Check]:
@@ -685,10 +736,15 @@ def check_keychain(status: Status) -> Iterator[Check]:
         yield Check("keychain", "ok", "The system keychain answers.")
 
 
-EMBEDDING_CHECK = Examination("embeddings", check_embeddings, seconds=60)
+MODEL_CHECKS = (
+    Examination("local model", check_local_model, seconds=30),
+    Examination("embeddings", check_embeddings, seconds=60),
+)
+"""What `init` looks at too, without sending a text of a table anywhere."""
 LIVE_CHECKS = (
     Examination("keychain", check_keychain),
-    EMBEDDING_CHECK,
+    MODEL_CHECKS[0],
+    Examination("embeddings", functools.partial(check_embeddings, prove=True), seconds=lancelot.MAX_SECONDS + 5),
     Examination("chat model", check_chat, seconds=lancelot.MAX_SECONDS + 5),  # its own limit is what the person set
 )
 """What `doctor` alone looks at, after all that the status does."""
@@ -1037,7 +1093,7 @@ def _set_up(session: Session) -> int:
     status = lancelot.read_status(lancelot.Searcher(trial))
     if status.error:
         raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
-    checks = report(status, (*lancelot.FOLDER_CHECKS, EMBEDDING_CHECK))
+    checks = report(status, (*lancelot.FOLDER_CHECKS, *MODEL_CHECKS))
     if key and any(check.refused for check in checks) and lancelot.find_key(replace(trial, api_key=None)).key:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""

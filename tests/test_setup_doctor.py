@@ -14,8 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
-from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, Run, child_environment
+from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, Ended, Run, child_environment
 
 import lancelot
 import lancelot_setup
@@ -23,7 +24,7 @@ import lancelot_setup
 FOLDER = str(DATABASES / "anythingllm")
 SMALL = str(DATABASES / "no-vector")
 NAMES = ["platform", "processor", "disk space", "settings", "folder", "tables", "columns", "indexes", "key"]
-NAMES += ["embeddings", "chat model", "server"]
+NAMES += ["local model", "embeddings", "chat model", "server"]
 
 
 def said(out: str) -> dict[str, list[str]]:
@@ -61,7 +62,7 @@ def test_for_programs_it_is_json_that_the_status_shares(run: Run) -> None:
     assert ended.code == 0
     assert list(dict.fromkeys(line["name"] for line in health)) == NAMES
     status = json.loads(run("status", "--path", SMALL, "--json").out)["health"]
-    assert [line["name"] for line in status] == [line["name"] for line in health if line["name"] not in NAMES[-3:]]
+    assert [line["name"] for line in status] == [line["name"] for line in health if line["name"] not in NAMES[-4:]]
 
 
 @pytest.mark.usefixtures("without_server")
@@ -92,6 +93,81 @@ def test_an_endpoint_is_really_asked(
     assert said(ended.out)["embeddings"] == ["ok", "warning", "warning"]
     assert "have length 384, not 768" in ended.out
     assert "sk-of-a-test" not in ended.out + ended.err
+
+
+@pytest.fixture
+def doctor(run: Run, monkeypatch: pytest.MonkeyPatch, without_server: None) -> Callable[..., Ended]:  # noqa: ARG001
+    """Runs `doctor` on a folder with the local model and these variables."""
+
+    def examine(folder: Path | str, **variables: str) -> Ended:
+        for name, value in {"LANCELOT_LOCAL_MODEL": "on", **variables}.items():
+            monkeypatch.setenv(name, value)
+        return run("doctor", "--path", str(folder))
+
+    return examine
+
+
+@pytest.fixture
+def by_local_model(make_table: Callable[..., Path], make_settings: Callable[..., lancelot.Settings]) -> Path:
+    """A folder with a table whose vectors the local model made."""
+    texts = [f"A text about {subject}." for subject in ("boilers", "invoices", "cats", "salads", "galaxies", "trains")]
+    vectors = lancelot.LocalEmbedder(make_settings(LANCELOT_LOCAL_MODEL="on")).embed(texts)
+    kind = pa.list_(pa.float32(), lancelot.LOCAL_LENGTH)
+    return make_table({"text": texts, "vector": pa.array(vectors, kind)}, name="ours")
+
+
+def test_the_local_model_is_tried_and_the_tables_that_it_made_are_named(
+    doctor: Callable[..., Ended], by_local_model: Path
+) -> None:
+    ended = doctor(by_local_model)
+    assert said(ended.out)["local model"] == ["ok", "ok"]
+    assert re.search(r"all-MiniLM-L6-v2 was loaded in \d+ ms and embedded a word in \d+ ms\.", ended.out)
+    assert "It made the vectors of ours: it searches them by meaning." in ended.out
+    assert "No key and no endpoint: nothing leaves this machine." in ended.out
+
+
+def test_a_local_model_that_is_asked_for_and_missing_is_a_failed_line(
+    doctor: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lancelot, "local_files", list)
+    assert said(doctor(SMALL).out)["local model"] == ["ok"]
+    ended = doctor(SMALL, EMBEDDING_MODEL="local")
+    assert (ended.code, said(ended.out)["local model"]) == (1, ["failed"])
+    assert "The local model is no part of this installation." in ended.out
+
+
+def test_that_a_server_s_model_made_the_vectors_is_proven_with_eight_texts(
+    doctor: Callable[..., Ended], embedding_server: Callable[..., str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    ended = doctor(FOLDER, OPENAI_BASE_URL=embedding_server("--log", str(log)), EMBEDDING_MODEL="tiny")
+    assert said(ended.out)["embeddings"] == ["ok"] * 3
+    for table in ("python-peps", "world-notes"):
+        assert f"{table}: tiny made its vectors." in ended.out
+    sent = [json.loads(line)["body"]["input"] for line in log.read_text("utf-8").splitlines()]
+    assert len(sent) == 1 + 2 * 2
+    # A text goes out as it is stored, and without the header that AnythingLLM put before it.
+    assert sum(map(len, sent[1:])) <= 2 * 2 * lancelot.SAMPLED_PARTS
+
+
+def test_vectors_of_the_right_length_by_another_model_are_told(
+    doctor: Callable[..., Ended], embedding_server: Callable[..., str], by_local_model: Path
+) -> None:
+    server = {"OPENAI_BASE_URL": embedding_server(), "EMBEDDING_MODEL": "tiny"}
+    ended = doctor(by_local_model, **server)
+    assert said(ended.out)["embeddings"] == ["ok", "warning"]
+    assert "ours: its vectors are by all-MiniLM-L6-v2, the local model, not by tiny." in ended.out
+    ended = doctor(by_local_model, LANCELOT_LOCAL_MODEL="off", **server)
+    assert said(ended.out)["embeddings"] == ["ok", "warning"]
+    assert "tiny did not make the vectors in ours.vector (mean cosine" in ended.out
+
+
+def test_a_server_of_another_length_leaves_a_table_to_the_local_model(
+    doctor: Callable[..., Ended], embedding_server: Callable[..., str], by_local_model: Path
+) -> None:
+    ended = doctor(by_local_model, OPENAI_BASE_URL=embedding_server("--dimensions", "768"))
+    assert said(ended.out)["embeddings"] == ["ok", "ok"]
+    assert "ours: its vectors are by all-MiniLM-L6-v2, the local model, which searches them." in ended.out
 
 
 @pytest.mark.parametrize(
@@ -174,6 +250,7 @@ def test_on_a_machine_where_everything_is_wrong_each_check_says_so(
         "indexes": "warning",
         "disk space": "failed",
         "key": "warning",
+        "local model": "ok",
         "embeddings": "failed",
         "chat model": "ok",
         "server": "failed",

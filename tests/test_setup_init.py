@@ -17,7 +17,7 @@ import keyring
 import keyring.backends.fail
 import pytest
 import wire
-from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, PROJECT, Ended, Run, child_environment
+from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, PROJECT, WITHOUT_MODEL, Ended, Run, child_environment
 
 import lancelot
 import lancelot_setup
@@ -112,12 +112,13 @@ def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
 
     entry = entry_in(ended.stdout)
     # The account has another home than this test.
-    variables = {} if os.name == "nt" else {"HOME": str(machine)}
-    server = {"command": sys.executable, "args": [PROGRAM]} | ({"env": variables} if variables else {})
+    variables = WITHOUT_MODEL | ({} if os.name == "nt" else {"HOME": str(machine)})
+    server = {"command": sys.executable, "args": [PROGRAM], "env": variables}
     assert entry == {"mcpServers": {"lancelot": server}}
     if os.name != "nt":
         (line,) = (line for line in ended.stdout.splitlines() if line.startswith("claude "))
-        named = ["--env", f"HOME={machine}", "--transport", "stdio", "lancelot", "--"]
+        named = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+        named += ["--transport", "stdio", "lancelot", "--"]
         assert shlex.split(line) == ["claude", "mcp", "add", *named, sys.executable, PROGRAM]
 
     greeting, answer = talk_to([sys.executable, PROGRAM], variables)

@@ -45,9 +45,9 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (7146, 491),
+    "lancelot.py": (7163, 493),
     "lancelot_index.py": (2222, 139),
-    "lancelot_setup.py": (1301, 78),
+    "lancelot_setup.py": (1357, 80),
     "build.py": (971, 60),
     "bootstrap.py": (226, 15),
 }
