@@ -592,8 +592,8 @@ class Settings:
     )
     table: str = _setting(
         "LANCEDB_TABLE",
-        "Table used when a call names none. Where it is not set and `documents` does not exist, a folder's only "
-        "table is used.",
+        "Table used when a call names none, and the one that `index` writes. Where it is not set, calls are about all tables "
+        "of the folder.",
         default="documents",
     )
     text_column: str = _setting(
@@ -3014,6 +3014,30 @@ def fuse(*rankings: Ranking) -> Ranking:
     return Ranking(tuple(order), tuple(scores[number] for number in order), None)
 
 
+TABLE_BITS = 64
+"""Where rows of several tables are ranked, the place of a row's table stands in its number above this many bits."""
+
+
+def join(rankings: Mapping[int, Ranking], *, is_distance: bool = False, by_rank: bool = False) -> Ranking:
+    """The rankings of tables, by their places, as one: by score, the greatest first, then by rank; or by rank alone.
+
+    Over collections of different kinds, BM25 of each table's own frequencies gives an nDCG@10 of .66, one index over all of
+    them .67, and turns by rank .45.
+    """
+    if list(rankings) == [0]:
+        return rankings[0]
+    sign = 0 if by_rank else 1 if is_distance else -1
+    rows = sorted(
+        (sign * score, rank, at << TABLE_BITS | row, score)
+        for at, ranking in rankings.items()
+        for rank, (row, score) in enumerate(zip(ranking.rows, ranking.scores, strict=True))
+    )
+    totals = [ranking.total for ranking in rankings.values()]
+    total = None if None in totals else sum(total for total in totals if total)
+    capped = any(ranking.capped for ranking in rankings.values())
+    return Ranking(tuple(row for _, _, row, _ in rows), tuple(score for *_, score in rows), total, capped)
+
+
 # --- reading rows
 
 
@@ -3099,6 +3123,7 @@ class SourceFile:
     file_type: str
     dates: Mapping[str, Any]
     first: int = 0
+    table: str = ""
 
 
 def _suffix(source: str) -> str:
@@ -3282,25 +3307,32 @@ def _sort_key(values: Any, *, is_json: bool, descends: bool) -> Any:
     return keys[np.concatenate([chunk.indices.fill_null(len(different)).to_numpy() for chunk in encoded.chunks])]
 
 
-def sorted_rows(scope: Scope, order: Mapping[str, bool]) -> list[int]:
-    """The numbers of the rows in scope, ordered by columns, each descending or not; NULL and NaN last, ties by row."""
+def sorted_rows(scopes: Sequence[Scope], order: Mapping[str, bool]) -> list[int]:
+    """The rows in scope of all tables, see TABLE_BITS, by columns, each descending or not; NULL and NaN last, ties by row."""
     import numpy as np
     import pyarrow as pa
 
-    columns = {f"__{at}": _sort_column(scope, name) for at, name in enumerate(order)}
     read: list[Any] = []
-    numbers = [np.zeros(0, np.uint64)]
-    for batch in scope.batches({at: column.sql for at, column in columns.items()}):
-        read.append([_sort_values(column, batch.column(at)) for at, column in columns.items()])
-        numbers.append(
-            batch.column("_rowid").to_numpy().copy()
-        )  # which else keeps the whole batch, with its long texts
+    numbers, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+    for at, scope in enumerate(scopes):
+        columns = [_sort_column(scope, name) for name in order]
+        for batch in scope.batches({f"__{place}": column.sql for place, column in enumerate(columns)}):
+            read.append([_sort_values(column, batch.column(place)) for place, column in enumerate(columns)])
+            # The copy does not keep the whole batch, with its long texts.
+            numbers.append(batch.column("_rowid").to_numpy().copy())
+            places.append(np.full(len(numbers[-1]), at, np.uint64))
+    try:
+        chunks = [pa.chunked_array(values) for values in zip(*read, strict=True)]
+    except (pa.ArrowInvalid, TypeError) as error:
+        cause = f"The tables hold values of different types in {listed(order)}."
+        raise LancelotError(cause, "Name one table to sort.") from error
     keys = [
-        _sort_key(pa.chunked_array(values), is_json=bool(column.keys), descends=descends)
-        for values, column, descends in zip(zip(*read, strict=True), columns.values(), order.values(), strict=False)
+        _sort_key(values, is_json=bool(column.keys), descends=descends)
+        for values, column, descends in zip(chunks, columns, order.values(), strict=False)
     ]
-    rows = np.concatenate(numbers)
-    return cast("list[int]", rows[np.lexsort((rows, *reversed(keys)))].tolist())
+    rows, tables = np.concatenate(numbers), np.concatenate(places)
+    sequence = np.lexsort((rows, tables, *reversed(keys)))
+    return [at << TABLE_BITS | row for at, row in zip(tables[sequence].tolist(), rows[sequence].tolist(), strict=True)]
 
 
 # ======================================================================================================================
@@ -3926,6 +3958,8 @@ class Hit:
     source: str
     text: str
     metadata: Mapping[str, Any]
+    table: str = ""
+    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -3947,7 +3981,7 @@ class Page:
     """The hits of one request, the search that ran, the number of matches if it can count them, and notes for the reader.
 
     `ranked` counts the rows that pages can reach. The total of an overview is that of the sources. `model` embedded the
-    query, if one did.
+    query, if one did. A page of several tables `is_joined`, and `table` is what named them.
     """
 
     request: SearchRequest
@@ -3961,6 +3995,7 @@ class Page:
     capped: bool = False
     reading: Reading | None = None
     model: str = ""
+    is_joined: bool = False
 
     @property
     def next_offset(self) -> int | None:
@@ -3992,6 +4027,7 @@ class FilePage:
     offset: int
     total: int
     chunks: int
+    notes: tuple[str, ...] = ()
 
 
 CheckStatus = Literal["ok", "warning", "failed"]
@@ -4159,6 +4195,8 @@ def _to_hit(layout: TableLayout, row: Row, text: str, score: float) -> Hit:
         source=source,
         text=layout.readable_text(text),
         metadata=_values_without(row.values, {(*column.path, *column.keys) for column in used if column}),
+        table=layout.table,
+        row=row.number,
     )
 
 
@@ -4179,6 +4217,22 @@ def fetch_hits(
     names = document_names(scope, {hit.source for hit in hits})
     named = ((hit, *names.get(hit.source, (hit.title, hit.source))) for hit in hits)
     return tuple(replace(hit, title=title, source=source) for hit, title, source in named)
+
+
+def fetch_joined(
+    scopes: Sequence[Scope], rows: Sequence[int], scores: Sequence[float], *, textless: bool = False
+) -> tuple[Hit, ...]:
+    """The hits of rows of several tables, see TABLE_BITS, in the order given."""
+    hits: dict[int, Hit] = {}
+    for at, scope in enumerate(scopes):
+        own = {
+            row & (1 << TABLE_BITS) - 1: score
+            for row, score in zip(rows, scores, strict=True)
+            if row >> TABLE_BITS == at
+        }
+        fetched = fetch_hits(scope, list(own), list(own.values()), textless=textless)
+        hits |= {at << TABLE_BITS | hit.row: hit for hit in fetched}
+    return tuple(hits[row] for row in rows if row in hits)
 
 
 RETRY_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -4472,10 +4526,38 @@ FAR_NUMBERS_COUNTED = NUMBERS_COUNTED // 32
 MAX_COUNTED_ROWS = 100_000
 """About a second of counting on two cores; tables of our own, whose chunks follow one another, are counted whole."""
 
-Ranked = tuple[Ranking, RanSearch, list[str]]
-"""A ranking, the search that made it, and notes about it."""
+
+@dataclass(frozen=True)
+class Ranked:
+    """A ranking, the search that made it, notes about it, and the model that embedded the query, if one did."""
+
+    ranking: Ranking
+    ran: RanSearch
+    notes: Sequence[str] = ()
+    model: str = ""
+
+
 Chosen = tuple[Embedder | None, str]
 """The embedder that searches a table, or None and why there is none."""
+
+
+MAX_NOTES = 6
+ALL_TABLES = "*"
+"""Names every table of a folder in place of a name."""
+
+
+def each_table(tables: Sequence[Any], call: Callable[[int, Any], T]) -> tuple[dict[int, T], dict[str, LancelotError]]:
+    """What a call gives for each table, by its place, and by name why it fails for others."""
+    results: dict[int, T] = {}
+    errors: dict[str, LancelotError] = {}
+    for at, table in enumerate(tables):
+        try:
+            results[at] = call(at, table)
+        except LancelotError as error:  # noqa: PERF203 - a table takes far longer
+            if error.kind == "changed":
+                raise
+            errors[table.layout.table if isinstance(table, Scope) else table] = error
+    return results, errors
 
 
 class Searcher:
@@ -4513,29 +4595,33 @@ class Searcher:
                 "The hits of a query are ordered by their score, not by sort.",
                 "Leave sort out, or leave query blank and say by filter which chunks to list in this order.",
             )
-        scope = self._open(
+        scopes, notes = self._open_all_named(
             request.table, text=request.text_column, vector=request.vector_column, conditions=request.conditions
         )
         arithmetic = parse_arithmetic(request.query) if request.search_type in ("vector", "hybrid") else None
         reading = arithmetic or Reading(request.query)
         terms = read_terms(reading.positive)
-        chosen = self._choose_embedder(scope, reading, request.search_type)
-        ranking, ran, notes = self._rank(request, scope, reading, terms, chosen)
+        ranked = self._rank(request, scopes, reading, terms)
         window = slice(request.offset, request.offset + request.limit)
         if given > MAX_QUERY:
             notes = [f"Only the first {MAX_QUERY:,} of the query's {given:,} characters were used.", *notes]
+        ranking, is_filter = ranked.ranking, ranked.ran == "filter"
+        notes += ranked.notes
+        if len(notes) > MAX_NOTES:
+            notes = [*notes[:MAX_NOTES], f"{len(notes) - MAX_NOTES} more notes are on other tables."]
         return Page(
             request=request,
-            table=scope.layout.table,
-            ran=ran,
-            hits=fetch_hits(scope, ranking.rows[window], ranking.scores[window], textless=ran == "filter"),
+            table=scopes[0].layout.table if len(scopes) == 1 else request.table or ALL_TABLES,
+            ran=ranked.ran,
+            hits=fetch_joined(scopes, ranking.rows[window], ranking.scores[window], textless=is_filter),
             ranked=len(ranking.rows),
             total=ranking.total,
             capped=ranking.capped,
             terms=terms,
             notes=tuple(notes),
-            reading=arithmetic if ran in ("vector", "hybrid") else None,
-            model=(scope.layout.model or chosen[0].model) if chosen[0] and ran in ("vector", "hybrid") else "",
+            reading=arithmetic if ranked.model else None,
+            model=ranked.model,
+            is_joined=len(scopes) > 1,
         )
 
     def _choose_embedder(self, scope: Scope, reading: Reading, kind: SearchType) -> Chosen:
@@ -4581,21 +4667,24 @@ class Searcher:
         """Whether an embedder's model made a column's vectors, tried anew; a server is sent a few of the table's texts."""
         return match_vectors(self._open(layout.table), column, embedder)
 
-    def _rank(self, request: SearchRequest, scope: Scope, reading: Reading, terms: Terms, chosen: Chosen) -> Ranked:
+    def _rank(self, request: SearchRequest, scopes: Sequence[Scope], reading: Reading, terms: Terms) -> Ranked:
         """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""
         kind, query = request.search_type, reading.positive
         if not request.query.strip():
-            numbers = tuple(sorted_rows(scope, request.sort) if request.sort else scope.numbers())
-            return Ranking(numbers, (0.0,) * len(numbers), len(numbers)), "filter", []
-        if kind == "fts":
-            return self._rank_by_bm25(scope, query, terms)
-        if kind == "text" or (kind == "auto" and not chosen[0]):
-            ranking, ran, notes = self._rank_by_share(scope, terms)
-            is_told = kind == "auto" and self._local_column(scope.layout)
-            return ranking, ran, [f"Text search ran: {chosen[1]}", *notes] if is_told else notes
+            every = (at << TABLE_BITS | row for at, scope in enumerate(scopes) for row in scope.numbers())
+            rows = tuple(sorted_rows(scopes, request.sort) if request.sort else every)
+            return Ranked(Ranking(rows, (0.0,) * len(rows), len(rows)), "filter")
+        chosen = [self._choose_embedder(scope, reading, kind) for scope in scopes]
+        if kind in ("text", "fts") or (kind == "auto" and not any(embedder for embedder, _ in chosen)):
+            tried = [
+                why for scope, (_, why) in zip(scopes, chosen, strict=True) if why and self._local_column(scope.layout)
+            ]
+            by_words = self._rank_by_words(scopes, query, terms, full_text=kind == "fts")
+            also = f" So it is with {len(tried) - 1} more." if tried[1:] else ""
+            return replace(by_words, notes=[*(f"Text search ran: {why}{also}" for why in tried[:1]), *by_words.notes])
         try:
-            vectors, vectorless = self._rank_by_vector(scope, reading, chosen)
-            why = "vector search found nothing." if kind == "auto" and not vectors.rows else ""
+            by_vector = self._rank_by_vectors(scopes, reading, chosen, request)
+            why = "vector search found nothing." if kind == "auto" and not by_vector.ranking.rows else ""
         except LancelotError as error:
             if error.kind == "changed":
                 raise
@@ -4608,22 +4697,45 @@ class Searcher:
             )
         if why:
             full_text = kind == "hybrid"
-            other = self._rank_by_bm25(scope, query, terms) if full_text else self._rank_by_share(scope, terms)
-            return *other[:2], [f"{'Full-text' if full_text else 'Text'} search ran, since {why}", *other[2]]
-        notes = _vectorless_notes(scope.layout, vectorless, request)
-        if kind == "vector" or (kind == "auto" and not vectorless):
-            return vectors, "vector", notes
-        by_words, _, more = self._rank_by_bm25(scope, query, terms, alone=False)
-        return fuse(vectors, by_words), "hybrid", notes + more
+            by_words = self._rank_by_words(scopes, query, terms, full_text=full_text)
+            told = f"{'Full-text' if full_text else 'Text'} search ran, since {why}"
+            return replace(by_words, notes=(told, *by_words.notes))
+        if kind == "vector" or (kind == "auto" and not by_vector.notes):
+            return by_vector
+        by_words = self._rank_by_words(scopes, query, terms, full_text=True, alone=False)
+        ranking = fuse(by_vector.ranking, by_words.ranking)
+        return Ranked(ranking, "hybrid", (*by_vector.notes, *by_words.notes), by_vector.model)
 
-    def _rank_by_share(self, scope: Scope, terms: Terms) -> Ranked:
-        ranking, missing = rank_terms(scope, terms, by_share=True)
-        return ranking, "text", _word_notes(terms, missing if ranking.rows else (), scope)
+    def _rank_by_words(
+        self, scopes: Sequence[Scope], query: str, terms: Terms, *, full_text: bool, alone: bool = True
+    ) -> Ranked:
+        """Rank by share of words, or by BM25, with notes on words that no chunk of any table holds.
 
-    def _rank_by_bm25(self, scope: Scope, query: str, terms: Terms, *, alone: bool = True) -> Ranked:
+        If it is not `alone` but half of a hybrid search, no note names such words.
+        """
+
+        def rank(_at: int, scope: Scope) -> tuple[Ranking, Collection[str], list[str]]:
+            if full_text:
+                return self._rank_by_bm25(scope, query, terms, alone=alone)
+            return *rank_terms(scope, terms, by_share=True), []
+
+        ranked, errors = each_table(scopes, rank)
+        if not ranked:
+            raise next(iter(errors.values()))
+        ranking = join({at: own for at, (own, _, _) in ranked.items()})
+        first, *others = (missing for _, missing, _ in ranked.values())
+        everywhere = [word for word in first if all(word in missing for missing in others)]
+        notes = [f"The table {table} was not searched: {error.cause}" for table, error in errors.items()]
+        notes += dict.fromkeys(note for _, _, some in ranked.values() for note in some)
+        notes += _word_notes(terms, everywhere if alone and ranking.rows else (), scopes[0])
+        return Ranked(ranking, "fts" if full_text else "text", notes)
+
+    def _rank_by_bm25(
+        self, scope: Scope, query: str, terms: Terms, *, alone: bool
+    ) -> tuple[Ranking, Collection[str], list[str]]:
         """Rank by the table's indexes, or by a scan if it has none or they cannot match the query.
 
-        If it is not `alone` but half of a hybrid search, no note names words that no chunk holds.
+        Also the words that no chunk holds, if it is `alone`, and notes.
         """
         indexes, reason = full_text_indexes(scope.layout, query)
         ranking: Ranking | None = None
@@ -4643,10 +4755,35 @@ class Searcher:
             notes += [f"BM25 ran over the texts themselves, since {reason}."] if reason and ranking.rows else []
         if phrases and not by_phrase:
             notes = ["The quoted phrase was searched as words, since no index keeps positions.", *notes]
-        return ranking, "fts", notes + _word_notes(terms, missing if alone and ranking.rows else (), scope)
+        return ranking, missing, notes
 
-    def _rank_by_vector(self, scope: Scope, reading: Reading, chosen: Chosen) -> tuple[Ranking, str]:
-        """The ranking by meaning, and how many rows of the table have no vector, in words."""
+    def _rank_by_vectors(
+        self, scopes: Sequence[Scope], reading: Reading, chosen: Sequence[Chosen], request: SearchRequest
+    ) -> Ranked:
+        """The ranking by meaning, with notes on rows without a vector and on tables that it does not reach."""
+        spaces: dict[tuple[str, str], None] = {}
+        notes: list[str] = []
+
+        def rank(at: int, scope: Scope) -> Ranking:
+            ranking, column, model = self._rank_by_vector(scope, reading, chosen[at])
+            notes.extend(_vectorless_notes(scope.layout, self._vectorless(scope, column), request))
+            spaces[model, vector_metric(scope, column)] = None
+            return ranking
+
+        rankings, errors = each_table(scopes, rank)
+        if not rankings:
+            raise next(iter(errors.values()))
+        # Distances by different models or metrics do not compare.
+        ranking = join(rankings, is_distance=True, by_rank=len(spaces) > 1)
+        models = ", ".join(dict.fromkeys(model for model, _ in spaces))
+        if errors:
+            found = "Not searched" if request.search_type == "vector" else "Searched by words alone"
+            tables, why = listed(list(errors), limit=10), next(iter(errors.values()))
+            notes.append(f"{found}: {tables}, since vector search was not possible: {why}")
+        return Ranked(ranking, "vector", notes, models)
+
+    def _rank_by_vector(self, scope: Scope, reading: Reading, chosen: Chosen) -> tuple[Ranking, str, str]:
+        """The ranking of a table by meaning, the column of vectors that made it, and the model that embedded the query."""
         layout, lengths, model = scope.layout, scope.layout.vectors, scope.layout.model
         cannot = f"The table {layout.table} cannot be searched by vector: {layout.vector_problem}."
         if not lengths or (layout.vector is None and len(lengths) == 1):
@@ -4675,8 +4812,7 @@ class Searcher:
                 f"{model or embedder.model} gives length {given}; set EMBEDDING_MODEL to the model that "
                 f"made the table ({models_of_length(lengths[column])})."
             )
-        ranking = rank_vector(scope, combine_vectors(vectors, len(added)), column=column)
-        return ranking, self._vectorless(scope, column)
+        return rank_vector(scope, combine_vectors(vectors, len(added)), column=column), column, model or embedder.model
 
     def _vectorless(self, scope: Scope, column: str) -> str:
         """How many rows have no vector, such as `3 rows of documents have no vector`, or "" if all have one.
@@ -4695,11 +4831,11 @@ class Searcher:
         return words
 
     def load_local(self) -> None:
-        """Load the local model and prove that it fits, if it is to search the table that calls name by naming none."""
-        scope = self._open(None)
-        column = self._local_column(scope.layout)
-        if column and self.local.load():
-            self._match(scope, column)
+        """Load the local model, if it is to search a table that calls mean by naming none, and prove that it fits."""
+        for scope in self._open_all_named(None)[0]:
+            column = self._local_column(scope.layout)
+            if column and self.local.load():
+                self._match(scope, column)
 
     def _state(self, scope: Scope) -> tuple[int, int, int]:
         """What changes with every version of a table; the last of it is 0 if it cannot tell a table that was made again."""
@@ -4715,16 +4851,26 @@ class Searcher:
     @_retried
     def overview(self, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None) -> Page:
         """The openings of `limit` sources: readme- and overview-like ones first, then the others in the table's order."""
-        scope = self._open(table, conditions=conditions)
-        firsts: dict[str, tuple[int, int]] = {}
-        for title, source, number in openings(scope):
-            key = source or title or str(number)
-            name = f"{title} {key.rpartition('/')[2]}".casefold().replace("-", " ")
-            ranks = (rank for rank, known in enumerate(_OVERVIEW_NAMES) if known in name)
-            firsts.setdefault(key, (next(ranks, len(_OVERVIEW_NAMES)), number))
-        hits = fetch_hits(scope, [number for _, number in sorted(firsts.values())[:limit]])
-        request, capped = SearchRequest("", limit, "auto", conditions=conditions), scope.layout.rows > MAX_OPENINGS
-        return Page(request, scope.layout.table, "overview", hits, len(firsts), Terms(()), capped=capped)
+        scopes, notes = self._open_all_named(table, conditions=conditions)
+        firsts: dict[tuple[int, str], tuple[int, int, int]] = {}
+        for at, scope in enumerate(scopes):
+            for title, source, number in openings(scope):
+                key = source or title or str(number)
+                name = f"{title} {key.rpartition('/')[2]}".casefold().replace("-", " ")
+                ranks = (rank for rank, known in enumerate(_OVERVIEW_NAMES) if known in name)
+                firsts.setdefault((at, key), (next(ranks, len(_OVERVIEW_NAMES)), number, at))
+        rows = [at << TABLE_BITS | number for _, number, at in sorted(firsts.values())[:limit]]
+        return Page(
+            SearchRequest("", limit, "auto", conditions=conditions),
+            scopes[0].layout.table if len(scopes) == 1 else table or ALL_TABLES,
+            "overview",
+            fetch_joined(scopes, rows, [0.0] * len(rows)),
+            len(firsts),
+            Terms(()),
+            tuple(notes),
+            capped=any(scope.layout.rows > MAX_OPENINGS for scope in scopes),
+            is_joined=len(scopes) > 1,
+        )
 
     @_retried
     def read(
@@ -4733,12 +4879,19 @@ class Searcher:
         """One chunk by the id of a hit, with neighbours of its source; LancelotError if there is no such chunk any more."""
         if not identity:
             raise LancelotError("The id is blank.", "Give the id of a hit, as lancedb_search gave it.")
-        scope = self._open(table)
-        numbers = rows_of_id(scope, identity)
+        scopes, _ = self._open_all_named(table)
+        found = [(scope, numbers) for scope in scopes if (numbers := rows_of_id(scope, identity))]
+        if len(found) > 1:
+            sharing = listed(scope.layout.table for scope, _ in found)
+            raise LancelotError(
+                f"Several tables have a chunk {_shown_name(identity)}: {sharing}.", "Name that of the hit as table."
+            )
+        scope, numbers = found[0] if found else (scopes[0], [])
         chunk = fetch_hits(scope, numbers[:1])
         if not chunk:
+            where = listed((scope.layout.table for scope in scopes), limit=10)
             raise LancelotError(
-                f"There is no chunk {_shown_name(identity)} in {scope.layout.table}, or it holds no text.",
+                f"There is no chunk {_shown_name(identity)} in {where}, or it holds no text.",
                 "Its table may have been rewritten: search again for the ids of now.",
             )
         siblings = source_rows(scope, numbers[0])
@@ -4758,12 +4911,18 @@ class Searcher:
 
     @_retried
     def files(self, *, limit: int, offset: int, file_type: str | None = None, table: str | None = None) -> FilePage:
-        """The sources of a table, of one file type if it is named."""
-        scope = self._open(table, needs_text=False)
+        """The sources of a table or of several, of one file type if it is named."""
+        scopes, notes = self._open_all_named(table, needs_text=False)
         wanted = (file_type or "").strip().lower().lstrip(".")
-        files = [file for file in self._sources(scope) if not wanted or file.file_type.lower().lstrip(".") == wanted]
+        files = [
+            file if len(scopes) == 1 else replace(file, table=scope.layout.table)
+            for scope in scopes
+            for file in self._sources(scope)
+            if not wanted or file.file_type.lower().lstrip(".") == wanted
+        ]
+        named = scopes[0].layout.table if len(scopes) == 1 else table or ALL_TABLES
         chunks = sum(file.chunks for file in files)
-        return FilePage(scope.layout.table, tuple(files[offset : offset + limit]), offset, len(files), chunks)
+        return FilePage(named, tuple(files[offset : offset + limit]), offset, len(files), chunks, tuple(notes))
 
     def _sources(self, scope: Scope) -> list[SourceFile]:
         """The sources of a table, which are kept until it changes or those of another are asked for."""
@@ -4839,14 +4998,13 @@ class Searcher:
         """The first different hits, the longest cut so that all fit, with their places as the table notes or counts them."""
         hits = different_hits(page.hits)[:limit]
         share = share_of((len(hit.text) for hit in hits), PASSAGE_CHARACTERS * len(hits))
-        scope: Scope | None = None
         passages: list[Passage] = []
         for number, hit in enumerate(hits, 1):
             noted = (value for value in noted_values(hit, ORDER_NAMES) if isinstance(value, int | float))
             places = [int(value) for value in noted if not isinstance(value, bool) and math.isfinite(value)]
             if not places and hit.source:
                 with contextlib.suppress(LancelotError):  # its row is gone by now
-                    scope = scope or self._open(page.table)
+                    scope = self._open(hit.table)
                     numbers = rows_of_id(scope, str(hit.id))
                     places = [source_rows(scope, row).index(row) for row in numbers if len(numbers) == 1]
             passages.append(Passage(number, hit, shorten(hit.text, share), next(iter(places), None)))
@@ -4972,6 +5130,26 @@ class Searcher:
         has_documents = Column((DOCUMENT_ID,)) in layout.source and beside in names
         documents = self.store.open(beside) if has_documents else None
         return Scope(table, layout, build_predicate(table, layout.schema, conditions), documents)
+
+    def _open_all_named(self, name: str | None, **how: Any) -> tuple[list[Scope], list[str]]:
+        """The tables of a request, and notes on those that cannot be searched: one or several that it names, or all.
+
+        All are meant by ALL_TABLES, and where neither it nor LANCEDB_TABLE names one.
+        """
+        names, wanted = self.store.table_names(), (name or "").strip()
+        if wanted == ALL_TABLES or not (wanted or self.settings.is_set("LANCEDB_TABLE")):
+            chosen = names
+        else:
+            parts = [wanted] if wanted in names else [part for part in map(str.strip, wanted.split(",")) if part]
+            chosen = list(dict.fromkeys(filter(None, (self._named_table(part, names) for part in parts or [wanted]))))
+        if len(chosen) < 2:  # noqa: PLR2004 - one table is opened, or its error is told
+            return [self._open(None if chosen == names else chosen[0], **how)], []
+        opened, errors = each_table(chosen, lambda _, table: self._open(table, **how))
+        scopes = list(opened.values()) or [self._only_table([], errors)]
+        # A table that only names the documents of another is searched with that.
+        beside = {scope.documents.name for scope in scopes if scope.documents}
+        scopes = [scope for scope in scopes if scope.table.name not in beside] or scopes
+        return scopes, [f"The table {table} was not searched: {error.cause}" for table, error in errors.items()]
 
     def _named_table(self, name: str | None, names: Sequence[str]) -> str | None:
         """Return the table that a call or LANCEDB_TABLE names, else the default's, or None if there is no such table.
@@ -5195,6 +5373,7 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
         "commonMetadata": common or None,
         "hits": [
             {
+                **({"table": hit.table} if page.is_joined else {}),
                 "id": json_safe(hit.id),
                 "score": round(hit.score, 6),
                 "title": shorten(hit.title, 200),
@@ -5303,6 +5482,7 @@ def files_json(page: FilePage) -> str:
     """Sources as compact JSON below MAX_ANSWER_BYTES."""
     files = [
         {
+            "table": file.table,
             "source": shorten(file.source, 500),
             "title": shorten(file.title, 200),
             "fileType": file.file_type,
@@ -5321,6 +5501,7 @@ def files_json(page: FilePage) -> str:
             "total": page.total,
             "chunks": page.chunks,
             "nextOffset": following if following < page.total else None,
+            "note": " ".join(page.notes) or None,
             "hint": None if count else _no_files_hint(page),
             "files": [_without(file, "", {}) for file in files[:count]],
         }
@@ -6002,9 +6183,7 @@ def _limit(noun: str) -> Parameter:
     return Parameter("limit", "integer", help_text, low=1, high=MAX_LIMIT, default="LANCEDB_DEFAULT_LIMIT")
 
 
-_TABLE_HELP = (
-    "Table to {verb}. Leave it out for LANCEDB_TABLE or the folder's only table; lancedb_status lists the tables."
-)
+_TABLE_HELP = "Table to {verb}, or several, separated by commas. Leave it out for LANCEDB_TABLE, or else all tables of the folder."
 
 MAX_OFFSET = 10_000_000
 MAX_PASSAGES = 20

@@ -350,7 +350,7 @@ def test_hybrid_joins_both_rankings_and_reports_a_fused_score(meaning: lancelot.
 def test_hybrid_without_embeddings_is_full_text_with_a_note(searcher: lancelot.Searcher) -> None:
     page = found(searcher, "zen", "hybrid")
     assert page.ran == "fts"
-    assert "No API key" in page.notes[0]
+    assert "it has no vector column" in page.notes[0]
 
 
 def test_fusion_is_reciprocal_rank_with_ties_by_row() -> None:
