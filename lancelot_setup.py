@@ -659,14 +659,14 @@ def _check_vectors(searcher: lancelot.Searcher, layout: lancelot.TableLayout, le
     elif prove := prove and bool(layout.text and layout.rows):
         remedy += " Where the cosine is near 1, it may be this one with a prefix before each text."
         try:
-            problem = searcher.match(layout, column, searcher.embedder).problem
+            problem = searcher.mismatch(layout, column, searcher.embedder)
         except LancelotError as error:
             problem, remedy = f"{model} could not embed texts of {layout.table}. {error.cause}", error.remedy
     if not problem:
         how = f"{model} made its vectors" if prove else f"the length of its vectors fits {model}"
         return Check("embeddings", "ok", f"{layout.table}: {how}.")
     own = columns.get(lancelot.LOCAL_LENGTH)
-    if own and layout.text and searcher.local.load() and not searcher.match(layout, own, searcher.local).problem:
+    if own and layout.text and searcher.local.load() and not searcher.mismatch(layout, own, searcher.local):
         made = f"{layout.table}: its vectors are by {lancelot.LOCAL_MODEL}, the local model"
         if column is None:
             return Check("embeddings", "ok", f"{made}, which searches them.")

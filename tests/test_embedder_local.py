@@ -159,7 +159,7 @@ def test_the_match_is_proven_anew_for_each_version(
     assert searcher.search(request).ran == "text"
 
 
-def test_another_language_is_searched_by_words_unless_asked(
+def test_texts_in_another_language_are_searched_by_words_unless_asked(
     tmp_path: Path, model: lancelot.LocalEmbedder, search: Callable[..., lancelot.Page]
 ) -> None:
     german = ["Die Rechnung ist innerhalb von dreißig Tagen zu zahlen.", "Der Kessel ist undicht und wird ersetzt."] * 6
@@ -168,6 +168,28 @@ def test_another_language_is_searched_by_words_unless_asked(
     assert search(folder, "Kessel undicht", "hybrid").ran == "fts"
     assert "knows English" in search(folder, "Kessel undicht", "hybrid").notes[0]
     assert search(folder, "Kessel undicht", "vector").ran == "vector"
+    assert search(folder, "when does the bill have to be paid", "hybrid").ran == "hybrid"
+
+
+def test_metadata_that_llamaindex_embeds_with_a_text_do_not_hide_the_match(
+    tmp_path: Path, model: lancelot.LocalEmbedder, make_searcher: Make
+) -> None:
+    vectors = model.embed([f"file_path: /notes/{at}.md\nauthor: A. Writer\n\n{text}" for at, text in enumerate(TEXTS)])
+    nodes = [
+        {
+            "metadata": {"file_path": f"/notes/{at}.md", "author": "A. Writer", "size": at},
+            "excluded_embed_metadata_keys": ["size"],
+        }
+        for at in range(len(TEXTS))
+    ]
+    columns = {
+        "id": range(len(TEXTS)),
+        "text": TEXTS,
+        "metadata": [{"author": "A. Writer", "_node_content": json.dumps(node)} for node in nodes],
+        "vector": pa.array(vectors, pa.list_(pa.float32(), LOCAL_LENGTH)),
+    }
+    lancedb.connect(tmp_path).create_table("vectors", pa.table(columns))
+    assert make_searcher(LANCEDB_PATH=tmp_path, **ON).search(lancelot.SearchRequest(LEAK, 5, "auto")).ran == "vector"
 
 
 def test_an_endpoint_comes_first_where_its_length_fits(
@@ -229,15 +251,23 @@ def test_the_status_names_the_model_of_each_table(
     assert status["embeddings"]["available"] is True
 
 
-def test_english_is_told_from_other_languages() -> None:
-    english = (
-        "pressure valve",
-        "how do I sort a list by key in python",
-        "def merge(left, right): return left + right",
-        "",
-    )
-    others = ("wie wird der Kessel entleert", "quelle est la couleur du cheval", "ボイラーの圧力", "давление в котле")
-    assert [text for text in (*english, *others) if lancelot.is_english(text)] == list(english)
+def sampled(language: str) -> list[dict[str, Any]]:
+    lines = (TESTS / "retrieval" / f"xquad-{language}.jsonl").read_text(encoding="utf-8").splitlines()
+    return list(map(json.loads, lines))
+
+
+def test_english_is_told_from_other_languages_by_texts_and_by_whole_questions(model: lancelot.LocalEmbedder) -> None:
+    known = {}
+    for language in ("en", "de", "zh", "th"):
+        rows = sampled(language)
+        known[language] = model.knows_texts(row["text"] for row in rows[:32])
+        queries = [query for row in rows for query in row["questions"]]
+        share = sum(map(model.knows_query, queries)) / len(queries)
+        assert share > 0.8 if language == "en" else share < 0.02, language
+    assert known == {"en": True, "de": False, "zh": False, "th": False}
+    assert model.knows_texts(["def merge(left, right):\n    return sorted(left + right)", "class Reader: pass"])
+    assert model.knows_texts([])
+    assert not model.knows_query("pressure valve")
 
 
 def test_a_query_of_arithmetic_is_embedded_by_the_model_too(
