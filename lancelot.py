@@ -4711,7 +4711,7 @@ class Searcher:
             if error.kind == "changed":
                 raise
             why = f"vector search was not possible: {error}"
-        if why and request.offset:  # no page mixes two searches
+        if why and request.offset and any(embedder for embedder, _ in chosen):  # no page mixes two searches
             raise LancelotError(
                 f"This page cannot be given: {why.rstrip('.')}.",
                 f'Ask with searchType "{"fts" if kind == "hybrid" else "text"}" if that is the search that gave the '
@@ -5082,7 +5082,8 @@ class Searcher:
         scopes, unreadable = self._open_all(names)
         default, problem = None, ""
         try:
-            default = self._named_table(None, names) or self._only_table(scopes, unreadable).layout.table
+            named = self._named_table(None, names) if self.settings.is_set("LANCEDB_TABLE") else None
+            default = named or self._only_table(scopes, unreadable).layout.table
         except LancelotError as error:
             problem = str(error) if self.settings.is_set("LANCEDB_TABLE") else ""
         vectorless: dict[str, str] = {}
@@ -6547,10 +6548,10 @@ def tables_sentence(settings: Settings, tables: Sequence[str]) -> str:
     sentence = f"{'Its table is' if len(tables) == 1 else 'Its tables are'} {shorten(listed(tables, limit=12), 300)}."
     if settings.table not in tables and settings.is_set("LANCEDB_TABLE"):
         sentence += f" Name one as table in every call: LANCEDB_TABLE names another, {one_line(settings.table)}."
-    elif len(tables) > 1 and settings.table in tables:
-        sentence += f" A call that names no table gets {settings.table}."
+    elif len(tables) > 1 and settings.is_set("LANCEDB_TABLE"):
+        sentence += f" A call that names no table gets {settings.table}; table * means all."
     elif len(tables) > 1:
-        sentence += " Name one as table in every call; where it does not hold the answer, try the others."
+        sentence += " A call that names no table is about all of them."
     return sentence
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,17 +160,24 @@ def test_a_count_that_stops_says_so(
     assert searcher.search(lancelot.SearchRequest("needle", 1, "text")).total == 10_500
 
 
+SECOND = ["r11", "r13", "r15", "r17", "r19"]
+
+
 def test_a_later_page_never_falls_back_to_another_search(
     many: Path, make_searcher: Callable[..., lancelot.Searcher]
 ) -> None:
-    searcher = make_searcher(LANCEDB_PATH=many)
-    first = searcher.search(lancelot.SearchRequest("needle", 5, "hybrid", table="plain"))
-    assert (first.ran, first.next_offset) == ("fts", 5)
-    assert "No API key" in first.notes[0]
-    with pytest.raises(lancelot.LancelotError, match='searchType "fts"'):
-        searcher.search(lancelot.SearchRequest("needle", 5, "hybrid", table="plain", offset=5))
-    second = searcher.search(lancelot.SearchRequest("needle", 5, "fts", table="plain", offset=5))
-    assert [hit.id for hit in second.hits] == ["r11", "r13", "r15", "r17", "r19"]
+    hybrid = lancelot.SearchRequest("needle", 5, "hybrid", table="plain")
+    for address, is_lasting in (("", True), ("http://127.0.0.1:9/v1", False)):
+        searcher = make_searcher(LANCEDB_PATH=many, OPENAI_BASE_URL=address)
+        first = searcher.search(hybrid)
+        assert (first.ran, first.next_offset) == ("fts", 5)
+        assert ("No API key" in first.notes[0]) is is_lasting
+        if is_lasting:
+            assert [hit.id for hit in searcher.search(replace(hybrid, offset=5)).hits] == SECOND
+        else:
+            with pytest.raises(lancelot.LancelotError, match='searchType "fts"'):
+                searcher.search(replace(hybrid, offset=5))
+        assert [hit.id for hit in searcher.search(replace(hybrid, search_type="fts", offset=5)).hits] == SECOND
 
 
 def test_an_answer_cut_to_its_cap_goes_on_where_it_stopped(

@@ -269,14 +269,14 @@ def make_folders(folder: Path, *names: str) -> Path:
         ([], "", "No table was seen there: what is wrong is told by lancedb_status. "),
         (["documents"], "", "Its table is documents. "),
         (["only"], "", "Its table is only. "),
-        (["a", "documents"], "", "Its tables are a, documents. A call that names no table gets documents. "),
+        (["a", "documents"], "", "Its tables are a, documents. A call that names no table is about all of them. "),
         (["a"], "b", "Its table is a. Name one as table in every call: LANCEDB_TABLE names another, b. "),
         (["x" * 240], "", f"Its table is {'x' * 240}. "),
-        (["b", "a"], "b", "Its tables are a, b. A call that names no table gets b. "),
+        (["b", "a"], "b", "Its tables are a, b. A call that names no table gets b; table * means all. "),
         (
             ["b", "a"],
             "",
-            "Its tables are a, b. Name one as table in every call; where it does not hold the answer, try the others. ",
+            "Its tables are a, b. A call that names no table is about all of them. ",
         ),
     ],
 )
