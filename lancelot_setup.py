@@ -884,6 +884,54 @@ def _project_path(session: Session) -> str:
     return ""
 
 
+_OFFERS = f"""
+What shall embed questions, for search by meaning? It has to be the model that made the table.
+  1  {lancelot.LOCAL_MODEL}, inside this file: no key, no server, nothing leaves this machine
+  2  an OpenAI-compatible server, such as Ollama on this machine
+  3  OpenAI, with an API key
+  4  nothing: searches are by words"""
+
+
+def _chosen_embedder(settings: lancelot.Settings) -> dict[str, str]:
+    """Ask a person what shall embed, and return the settings for that; "" takes a stored one out."""
+    say(_OFFERS, to=sys.stderr)
+    model = settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""
+    key_place = lancelot.EndpointEmbedder(settings).lookup.place
+    now = "2" if settings.base_url else "3" if key_place not in (None, "environment") else "1"
+    now = {"off": "4"}.get(settings.local_model, "1" if model == lancelot.LOCAL_NAME else now)
+    parse = functools.partial(lancelot.parse_choice, choices=("1", "2", "3", "4"))
+    choice = _checked_answer("answer", _answer_to(f"1, 2, 3 or 4 (blank for {now})", "") or now, parse)
+    model = "" if model == lancelot.LOCAL_NAME else model
+    values = {"OPENAI_BASE_URL": "", "EMBEDDING_MODEL": model, "LANCELOT_LOCAL_MODEL": ""}
+    if choice == "2":
+        values["OPENAI_BASE_URL"] = _answer_to("Its address, blank for", settings.base_url or lancelot.OLLAMA_URL)
+        default = model or lancelot.Settings.embedding_model
+        values["EMBEDDING_MODEL"] = _answer_to(f"Its embedding model (blank for {default})", "") or model
+    elif choice in "14":
+        values["EMBEDDING_MODEL"] = lancelot.LOCAL_NAME  # whatever key or address the environment has
+    return values | ({"LANCELOT_LOCAL_MODEL": "off"} if choice == "4" else {})
+
+
+def _embedder_to_store(session: Session, *, interactive: bool) -> dict[str, str]:
+    """Return the settings of what embeds, by the options or by what a person answers; "" takes a stored one out."""
+    options, settings = session.arguments, session.settings
+    is_decided = options.no_local_model or options.model or options.base_url is not None
+    is_offered = lancelot.LocalEmbedder(settings).is_installed and (
+        settings.origins["LANCELOT_LOCAL_MODEL"] != "environment"
+    )
+    if interactive and is_offered and not is_decided:
+        return _chosen_embedder(settings)
+    base_url = (settings.base_url or "") if options.base_url is None else options.base_url
+    if interactive and options.base_url is None and options.model != lancelot.LOCAL_NAME:
+        how = "blank to keep it, - for OpenAI or none" if base_url else "blank for OpenAI or none"
+        base_url = _answer_to(f"OpenAI-compatible server ({how})", base_url)
+    model = options.model or (settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else "")
+    values = {"OPENAI_BASE_URL": "" if base_url == "-" else base_url, "EMBEDDING_MODEL": model}
+    if options.no_local_model or options.model == lancelot.LOCAL_NAME:
+        values["LANCELOT_LOCAL_MODEL"] = "off" if options.no_local_model else ""
+    return values
+
+
 def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]:
     """Return the answers to store, by variable name; "" takes a stored one out."""
     options, settings = session.arguments, session.settings
@@ -897,16 +945,11 @@ def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]
     path = _checked_answer("folder", answer, lancelot.parse_path)
     if not path:
         raise LancelotError("No folder to search is known.", "Give it: `init --path FOLDER`.")
-    base_url = (settings.base_url or "") if options.base_url is None else options.base_url
-    if interactive and options.base_url is None:
-        how = "blank to keep it, - for OpenAI or none" if base_url else "blank for OpenAI or none"
-        base_url = _answer_to(f"OpenAI-compatible server ({how})", base_url)
+    values = _embedder_to_store(session, interactive=interactive)
     return {
         "LANCEDB_PATH": path if lancelot.is_address(path) else str(Path(path).absolute()),
-        "OPENAI_BASE_URL": _checked_answer(
-            "server address", "" if base_url == "-" else base_url, lancelot.parse_base_url
-        ),
-        "EMBEDDING_MODEL": options.model or (settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""),
+        **values,
+        "OPENAI_BASE_URL": _checked_answer("server address", values["OPENAI_BASE_URL"], lancelot.parse_base_url),
     }
 
 
@@ -957,8 +1000,10 @@ def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, s
     environ = {name: value for name, value in session.environ.items() if name not in values}
     if session.arguments.scope == "user":
         return client_variables(environ, known | dict(values))
-    # All of it, since what the account has stored may become another project's; OpenAI is named where it has a server.
-    own = {"OPENAI_BASE_URL": lancelot.OPENAI_URL} if "OPENAI_BASE_URL" in known else {}
+    # All of it, since what the account has stored may become another project's: what it must not inherit is named.
+    defaults = {setting.name: str(setting.default) for setting in lancelot.SETTINGS}
+    defaults["OPENAI_BASE_URL"] = lancelot.OPENAI_URL
+    own = {name: defaults[name] for name in values if name in known}
     return client_variables(environ | own | {name: value for name, value in values.items() if value}, {})
 
 
@@ -1083,7 +1128,8 @@ def _set_up(session: Session) -> int:
         raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
     try:
         values = _settings_to_store(session, interactive=interactive)
-        key = _key_to_store(session, interactive=interactive)
+        asks_key = interactive and values["EMBEDDING_MODEL"] != lancelot.LOCAL_NAME
+        key = _key_to_store(session, interactive=asks_key)
     except EOFError as error:
         raise LancelotError("The input ended before every question was answered.", "Nothing was stored.") from error
     # The settings as a server would have them after these answers are stored.
@@ -1328,7 +1374,12 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", type=type_of_option(lancelot.parse_path), help="the LanceDB folder")
     parser.add_argument("--api-key-stdin", action="store_true", help="read the API key from standard input, one line")
     parser.add_argument("--base-url", help="address of an OpenAI-compatible server")
-    parser.add_argument("--model", help="the embedding model that made the tables")
+    shown = (
+        f"the embedding model that made the tables; `{lancelot.LOCAL_NAME}` is {lancelot.LOCAL_MODEL}, inside the file"
+    )
+    parser.add_argument("--model", help=shown)
+    shown = "leave the model inside the file out: without a key or a server searches are by words"
+    parser.add_argument("--no-local-model", action="store_true", help=shown)
     parser.add_argument("--yes", action="store_true", help="ask nothing: take what is given and found")
     parser.add_argument("--show", action="store_true", help="print what is stored, and where the key is")
     parser.add_argument("--forget", action="store_true", help="remove what is stored")

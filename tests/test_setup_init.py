@@ -25,6 +25,7 @@ import lancelot_setup
 KEY = "sk-test-0123456789abcdef"
 LIMIT = 60
 FOLDER = str(DATABASES / "anythingllm")
+SMALL = str(DATABASES / "no-vector")
 posix = pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals of this kind")
 
 
@@ -580,6 +581,79 @@ def test_at_a_terminal_it_asks_for_folder_server_and_an_unseen_key(
     assert KEY not in session.shown
     assert stored(config_dir) == {"LANCEDB_PATH": str(folder), "OPENAI_BASE_URL": url}
     assert key_for(config_dir, lancelot.key_name(url)) == KEY
+
+
+OFFERED = "1, 2, 3 or 4 (blank for "
+WITH_MODEL = {"LANCELOT_LOCAL_MODEL": ""}
+
+
+@posix
+@pytest.mark.parametrize(
+    ("before", "answers", "after"),
+    [
+        ({}, {f"{OFFERED}1": ""}, {"EMBEDDING_MODEL": "local"}),
+        ({}, {f"{OFFERED}1": "4"}, {"EMBEDDING_MODEL": "local", "LANCELOT_LOCAL_MODEL": "off"}),
+        (
+            {},
+            {
+                OFFERED: "2",
+                "[http://localhost:11434/v1]": "http://127.0.0.1:1",
+                "(blank for text-emb": "m",
+                "or for none): ": "",
+            },
+            {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "EMBEDDING_MODEL": "m"},
+        ),
+        (
+            {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "EMBEDDING_MODEL": "m"},
+            {f"{OFFERED}2": "", "[http://127.0.0.1:1/v1]": "", "(blank for m)": "", "or for none): ": ""},
+            {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "EMBEDDING_MODEL": "m"},
+        ),
+        ({"EMBEDDING_MODEL": "local", "LANCELOT_LOCAL_MODEL": "off"}, {f"{OFFERED}4": "3", "or for none): ": ""}, {}),
+    ],
+    ids=["the default", "none", "a server", "the server kept", "a key"],
+)
+def test_at_a_terminal_what_embeds_is_one_of_four(
+    before: dict[str, str],
+    answers: dict[str, str],
+    after: dict[str, str],
+    at_terminal: Callable[..., Any],
+    config_dir: Path,
+) -> None:
+    lancelot.store_settings(config_dir, before)
+    session = at_terminal("--path", SMALL, **WITH_MODEL)
+    for question, answer in answers.items():
+        session.wait_for(question)
+        session.type(f"{answer}\n")
+    assert session.end() == 0, session.shown
+    assert stored(config_dir) == {"LANCEDB_PATH": SMALL, **after}
+
+
+def test_the_model_inside_the_file_is_chosen_and_left_out_by_options(
+    init: Init, config_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LANCELOT_LOCAL_MODEL")
+    for options, after in {
+        ("--no-local-model",): {"LANCELOT_LOCAL_MODEL": "off"},
+        (): {"LANCELOT_LOCAL_MODEL": "off"},
+        ("--model", "local"): {"EMBEDDING_MODEL": "local"},
+        ("--model", "local", "--no-local-model"): {"EMBEDDING_MODEL": "local", "LANCELOT_LOCAL_MODEL": "off"},
+    }.items():
+        ended = init("--path", SMALL, "--yes", *options)
+        assert ended.code == 0
+        assert stored(config_dir) == {"LANCEDB_PATH": SMALL, **after}
+        assert "LOCAL" not in str(entry_in(ended.out))
+
+
+def test_a_project_that_takes_the_local_model_does_not_inherit_that_it_is_off(
+    init: Init, config_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LANCELOT_LOCAL_MODEL")
+    monkeypatch.chdir(tmp_path)
+    lancelot.store_settings(config_dir, {"LANCELOT_LOCAL_MODEL": "off"})
+    options = ("--yes", "--model", "local", "--client", "claude-code", "--scope", "project")
+    assert init("--path", SMALL, *options).code == 0
+    entry = json.loads((tmp_path / ".mcp.json").read_text(encoding="utf-8"))["mcpServers"]["lancelot"]
+    assert entry["env"].items() >= {"EMBEDDING_MODEL": "local", "LANCELOT_LOCAL_MODEL": "on"}.items()
 
 
 @posix
