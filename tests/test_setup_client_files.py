@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from client_files import COMMENTED, FOREIGN_JSON, FOREIGN_TOML, WITHOUT_LAST_COMMAS
-from conftest import DATABASES, PROGRAM, Ended, Run, is_subsequence
+from conftest import DATABASES, PROGRAM, WITHOUT_MODEL, Ended, Run, is_subsequence
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -650,6 +650,9 @@ def init(run: Run, machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """Runs `init` of a person at home in an empty folder; the server that it starts at the end is made out to answer."""
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setattr(lancelot, "local_files", list)  # without the model, and with no setting about it
+    for name in WITHOUT_MODEL:
+        monkeypatch.delenv(name)
     for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "VSCODE_APPDATA", "APPDATA", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(lancelot_setup, "this_system", lambda: "linux")
@@ -933,8 +936,8 @@ def test_init_ends_with_a_session_by_the_command_that_it_wrote(run: Run, machine
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.count("ok:      initialize, tools/list (6 tools) and lancedb_status:") == 1
     entry = json.loads((machine / ".claude.json").read_text(encoding="utf-8"))["mcpServers"]["lancelot"]
-    elsewhere = {} if os.name == "nt" else {"env": {"HOME": str(machine)}}
-    assert entry == {"type": "stdio", "command": sys.executable, "args": [PROGRAM]} | elsewhere
+    variables = WITHOUT_MODEL | ({} if os.name == "nt" else {"HOME": str(machine)})
+    assert entry == {"type": "stdio", "command": sys.executable, "args": [PROGRAM], "env": variables}
 
 
 def test_what_a_person_added_to_an_entry_is_part_of_what_is_started(run: Run, machine: Path) -> None:
