@@ -4335,13 +4335,15 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
     return product / (math.hypot(*one) * math.hypot(*other) or 1)
 
 
-def match_vectors(scope: Scope, column: str, embedder: Embedder) -> str:
-    """Return what shows that a model did not make a table's vectors, of which a few are made anew; "" if it did.
+def match_vectors(scope: Scope, column: str, embedder: Embedder, *, most: int = SAMPLED_PARTS) -> str:
+    """Return what shows that a model did not make a table's vectors, of which `most` are made anew; "" if it did.
 
     The model is the one that the table names, else the embedder's. A server is sent at most two requests.
     """
     layout, rows, cosines = scope.layout, vector_samples(scope, column), list[float]()
-    rows, model = rows[:1] + rows[:0:-1], layout.model or embedder.model
+    # The first row, the last and the middle one come first: these differ where another model went on with a table.
+    places = dict.fromkeys((0, len(rows) - 1, len(rows) // 2, *range(len(rows)))) if rows else ()
+    rows, model = [rows[place] for place in places][:most], layout.model or embedder.model
     for part in filter(None, (rows[:SURE_ROWS], rows[SURE_ROWS:])):
         texts = list(dict.fromkeys(form[:MAX_EMBEDDED] for forms, _ in part for form in forms))
         made = dict(zip(texts, embedder.request_vectors(texts, model), strict=True))
@@ -4562,6 +4564,15 @@ Chosen = tuple[Embedder | None, str]
 
 
 MAX_NOTES = 6
+PROOF_SECONDS = 4.0
+"""How long one search compares tables with the local model before it goes on with those that are compared."""
+
+
+def rows_to_try(tables: int) -> int:
+    """With how many rows each of so many tables is compared with the local model: a row takes up to 60 ms."""
+    return SAMPLED_PARTS if tables <= 8 else 3  # noqa: PLR2004 - both stand here alone
+
+
 ALL_TABLES = "*"
 """Names every table of a folder in place of a name."""
 
@@ -4644,8 +4655,13 @@ class Searcher:
             is_joined=len(scopes) > 1,
         )
 
-    def _choose_embedder(self, scope: Scope, reading: Reading, kind: SearchType) -> Chosen:
-        """The endpoint's embedder, or the local model for a table that it made, in the language that it knows."""
+    def _choose_embedder(
+        self, scope: Scope, reading: Reading, kind: SearchType, *, most: int = SAMPLED_PARTS, until: float = math.inf
+    ) -> Chosen:
+        """The endpoint's embedder, or the local model for a table that it made, in the language that it knows.
+
+        Whether it made the table is tried with `most` rows, if it is not later than `until`.
+        """
         if kind in ("text", "fts") or not reading.positive.strip():
             return None, ""
         column = self._local_column(scope.layout, reading.positive)
@@ -4653,7 +4669,12 @@ class Searcher:
             return (self.embedder, "") if self.embedder.available else (None, self.embedder.why_not)
         if not self.local.load():
             return None, self.local.why_not
-        match = self._match(scope, column)
+        match = self._match(scope, column, most=most, until=until)
+        if match is None:
+            return (
+                None,
+                f"{LOCAL_MODEL} has not been compared with {scope.layout.table} yet, which takes a while: ask again.",
+            )
         if not match.problem and kind != "vector" and not (match.is_known or self.local.knows_query(reading.positive)):
             return None, f"{LOCAL_MODEL} knows English, and the texts of {scope.layout.table} are in another language."
         return (None, match.problem) if match.problem else (self.local, "")
@@ -4675,13 +4696,15 @@ class Searcher:
                 return None
         return fitting[0]
 
-    def _match(self, scope: Scope, column: str) -> Match:
-        """Whether the local model made a column's vectors; tried once for each version of the table."""
+    def _match(self, scope: Scope, column: str, *, most: int = SAMPLED_PARTS, until: float = math.inf) -> Match | None:
+        """Whether the local model made a column's vectors; tried once for each version of the table, None if it is too late."""
         state, known = self._state(scope), self._matches.get((scope.layout.table, column))
         if known is None or known[0] != state:
+            if time.monotonic() > until:
+                return None
             texts = (str(scope.text.value(row.values)) for row in sample_rows(scope))
             is_known = self.local.knows_texts(map(scope.layout.readable_text, texts))
-            known = state, Match(match_vectors(scope, column, self.local), is_known)
+            known = state, Match(match_vectors(scope, column, self.local, most=most), is_known)
             self._matches[scope.layout.table, column] = known
         return known[1]
 
@@ -4696,7 +4719,9 @@ class Searcher:
             every = (at << TABLE_BITS | row for at, scope in enumerate(scopes) for row in scope.numbers())
             rows = tuple(sorted_rows(scopes, request.sort) if request.sort else every)
             return Ranked(Ranking(rows, (0.0,) * len(rows), len(rows)), "filter")
-        chosen = [self._choose_embedder(scope, reading, kind) for scope in scopes]
+        most = rows_to_try(len(scopes))
+        until = time.monotonic() + PROOF_SECONDS if len(scopes) > 1 else math.inf
+        chosen = [self._choose_embedder(scope, reading, kind, most=most, until=until) for scope in scopes]
         if kind in ("text", "fts") or (kind == "auto" and not any(embedder for embedder, _ in chosen)):
             tried = [
                 why for scope, (_, why) in zip(scopes, chosen, strict=True) if why and self._local_column(scope.layout)
@@ -4854,10 +4879,11 @@ class Searcher:
 
     def load_local(self) -> None:
         """Load the local model, if it is to search a table that calls mean by naming none, and prove that it fits."""
-        for scope in self._open_all_named(None)[0]:
+        scopes, _ = self._open_all_named(None)
+        for scope in scopes:
             column = self._local_column(scope.layout)
             if column and self.local.load():
-                self._match(scope, column)
+                self._match(scope, column, most=rows_to_try(len(scopes)))
 
     def _state(self, scope: Scope) -> tuple[int, int, int]:
         """What changes with every version of a table; the last of it is 0 if it cannot tell a table that was made again."""
@@ -5093,8 +5119,12 @@ class Searcher:
             layout, column = scope.layout, self._local_column(scope.layout)
             if layout.text and layout.vector and time.monotonic() < began + COUNT_SECONDS:
                 with contextlib.suppress(LancelotError):
-                    if column and self.local.load():
-                        matches[layout.table] = self._match(scope, column)
+                    if (
+                        column
+                        and self.local.load()
+                        and (match := self._match(scope, column, most=rows_to_try(len(scopes))))
+                    ):
+                        matches[layout.table] = match
                     if status.embeddings or layout.table in matches:
                         vectorless[layout.table] = self._vectorless(scope, layout.vector)
         return replace(

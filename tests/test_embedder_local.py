@@ -287,3 +287,35 @@ def test_a_server_loads_it_unasked_once_a_table_fits(
         searcher = make_searcher(LANCEDB_PATH=folder, **ON)
         lancelot.warm_up(searcher)
         assert ("_embed_text" in vars(searcher.local)) is is_loaded
+
+
+def test_tables_that_there_was_no_time_to_compare_are_searched_by_words_until_they_are(
+    tmp_path: Path, model: lancelot.LocalEmbedder, make_searcher: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        write(tmp_path, model.embed(TEXTS), name=name)
+    searcher = make_searcher(LANCEDB_PATH=tmp_path, **ON)
+    request = lancelot.SearchRequest("boiler seal", 5, "auto")
+    with monkeypatch.context() as patch:
+        patch.setattr(lancelot, "PROOF_SECONDS", -1.0)
+        assert searcher.search(request).ran == "text"
+        assert "ask again" in searcher.search(request).notes[0]
+    page = searcher.search(request)
+    assert (page.ran, {hit.table for hit in page.hits[:2]}) == ("vector", {"a", "b"})
+
+
+def test_many_tables_are_compared_with_few_rows_each(
+    tmp_path: Path, model: lancelot.LocalEmbedder, make_searcher: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(10):
+        write(tmp_path, model.embed(TEXTS), name=f"t{at}")
+    searcher = make_searcher(LANCEDB_PATH=tmp_path, **ON)
+    sent: list[str] = []
+    embed = lancelot.LocalEmbedder.request_vectors
+    monkeypatch.setattr(
+        lancelot.LocalEmbedder,
+        "request_vectors",
+        lambda self, texts, name, **how: sent.extend(texts) or embed(self, texts, name, **how),
+    )
+    assert searcher.search(lancelot.SearchRequest(LEAK, 5, "auto")).ran == "vector"
+    assert len(sent) <= 10 * 3 + 1

@@ -45,7 +45,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (7365, 505),
+    "lancelot.py": (7395, 506),
     "lancelot_index.py": (2222, 139),
     "lancelot_setup.py": (1408, 82),
     "build.py": (971, 60),
