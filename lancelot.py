@@ -3722,6 +3722,12 @@ def local_files() -> list[Path]:
     return files
 
 
+def has_local_model() -> bool:
+    """Return whether the local model and what runs it are here; nothing of either is imported."""
+    programs = map(importlib.util.find_spec, ("onnxruntime", "tokenizers"))
+    return all(programs) and len(local_files()) == len(LOCAL_FILES)
+
+
 class LocalEmbedder(Embedder):
     """Embeds in this process by a model of https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2 with int8 weights.
 
@@ -3740,8 +3746,7 @@ class LocalEmbedder(Embedder):
     @functools.cached_property
     def is_installed(self) -> bool:
         """Return whether the model and what runs it are here."""
-        programs = map(importlib.util.find_spec, ("onnxruntime", "tokenizers"))
-        return all(programs) and len(local_files()) == len(LOCAL_FILES)
+        return has_local_model()
 
     @property
     def is_wanted(self) -> bool:
@@ -7218,11 +7223,12 @@ def command_status(session: Session) -> int:
 
 
 def command_version(session: Session) -> int:
-    """`version`: the version, or the tool's JSON."""
+    """`version`: the version and whether the local model is there, or the tool's JSON."""
+    model = f"with {LOCAL_MODEL}" if has_local_model() else "without a local model"
     print_answer(
         session,
         as_json=lambda: run_version(Searcher(session.settings)),
-        as_lines=lambda: f"{PROGRAM} {__version__}",
+        as_lines=lambda: f"{PROGRAM} {__version__} {model}",
     )
     return 0
 
@@ -7265,7 +7271,10 @@ COMMANDS: Mapping[str, tuple[Callable[[Session], int], str]] = {
     "files": (command_tool, "the sources in a table, with their chunks"),
     "status": (command_status, "folder, tables, embeddings, settings that are wrong"),
     "doctor": (command_of_other_module, "check everything, also the embeddings and a session with the server"),
-    "version": (command_version, "the version; with --json the protocol and what is enabled"),
+    "version": (
+        command_version,
+        "the version, and whether the local model is there; with --json the protocol and what is enabled",
+    ),
     "verify": (command_of_other_module, "compare the archive and what it unpacked with the record inside"),
     "cache": (command_of_other_module, "what was unpacked, by which version"),
     "demo": (command_of_other_module, "index the documentation, serve it, and show what a client sees"),

@@ -916,9 +916,7 @@ def _embedder_to_store(session: Session, *, interactive: bool) -> dict[str, str]
     """Return the settings of what embeds, by the options or by what a person answers; "" takes a stored one out."""
     options, settings = session.arguments, session.settings
     is_decided = options.no_local_model or options.model or options.base_url is not None
-    is_offered = lancelot.LocalEmbedder(settings).is_installed and (
-        settings.origins["LANCELOT_LOCAL_MODEL"] != "environment"
-    )
+    is_offered = lancelot.has_local_model() and settings.origins["LANCELOT_LOCAL_MODEL"] != "environment"
     if interactive and is_offered and not is_decided:
         return _chosen_embedder(settings)
     base_url = (settings.base_url or "") if options.base_url is None else options.base_url

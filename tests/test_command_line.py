@@ -107,8 +107,12 @@ def test_an_unknown_command_is_answered_with_the_commands_there_are(run: Run) ->
 # --- the version
 
 
-def test_the_version_is_one_line(run: Run) -> None:
-    assert run("version") == Ended(0, f"lancelot {lancelot.__version__}\n", "")
+def test_the_version_is_one_line_that_tells_whether_the_local_model_is_there(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("version") == Ended(0, f"lancelot {lancelot.__version__} with all-MiniLM-L6-v2\n", "")
+    monkeypatch.setattr(lancelot, "local_files", list)
+    assert run("version") == Ended(0, f"lancelot {lancelot.__version__} without a local model\n", "")
 
 
 def test_the_version_for_programs_is_what_the_tool_answers(run: Run, make_searcher: Callable[..., Any]) -> None:

@@ -45,9 +45,9 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (7395, 506),
+    "lancelot.py": (7404, 507),
     "lancelot_index.py": (2222, 139),
-    "lancelot_setup.py": (1408, 82),
+    "lancelot_setup.py": (1406, 82),
     "build.py": (971, 60),
     "bootstrap.py": (226, 15),
 }
