@@ -3976,14 +3976,14 @@ RanSearch = Literal["vector", "text", "fts", "hybrid", "filter", "overview"]
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a caller asks for; None means the setting, or what is found in the table.
+    """What a caller asks for; None means the setting, or what is found in the table, and the best search.
 
     `sort` names the columns by which a listing without a query is ordered, and whether each descends.
     """
 
     query: str
     limit: int
-    search_type: SearchType
+    search_type: SearchType | None
     table: str | None = None
     text_column: str | None = None
     vector_column: str | None = None
@@ -4304,7 +4304,7 @@ def _vectorless_notes(layout: TableLayout, vectorless: str, request: SearchReque
     """A note on rows that a search by vector cannot find, and how they are found."""
     if not vectorless:
         return []
-    notes: Mapping[SearchType, str] = {
+    notes: Mapping[Any, str] = {
         "vector": f"{vectorless}, so that vector search does not find them; hybrid does, by words.",
         "auto": f"Hybrid search ran, since {vectorless}, and only words find them.",
     }
@@ -4719,7 +4719,7 @@ class Searcher:
 
     def _rank(self, request: SearchRequest, scopes: Sequence[Scope], reading: Reading, terms: Terms) -> Ranked:
         """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""
-        kind, query = request.search_type, reading.positive
+        kind, query = request.search_type or "hybrid", reading.positive
         if not request.query.strip():
             every = (at << TABLE_BITS | row for at, scope in enumerate(scopes) for row in scope.numbers())
             rows = tuple(sorted_rows(scopes, request.sort) if request.sort else every)
@@ -4727,6 +4727,9 @@ class Searcher:
         most = rows_to_try(len(scopes))
         until = time.monotonic() + PROOF_SECONDS if len(scopes) > 1 else math.inf
         chosen = [self._choose_embedder(scope, reading, kind, most=most, until=until) for scope in scopes]
+        fitting = (embedder for scope, (embedder, _) in zip(scopes, chosen, strict=True) if scope.layout.vectors)
+        if request.search_type is None and not any(fitting):
+            kind, chosen = "fts", [(None, "")] * len(scopes)
         if kind in ("text", "fts") or (kind == "auto" and not any(embedder for embedder, _ in chosen)):
             tried = [
                 why for scope, (_, why) in zip(scopes, chosen, strict=True) if why and self._local_column(scope.layout)
@@ -4899,6 +4902,15 @@ class Searcher:
             written = 0
         return scope.table.version, scope.layout.rows, written
 
+    def search_question(
+        self, question: str, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
+    ) -> Page:
+        """The page of the best search that the table allows, or of LANCELOT_SEARCH_TYPE if a person set it."""
+        # Its signs are no arithmetic, and what it quotes need not occur as a phrase.
+        query = re.sub(r"(^|\s)[+-](?=[^\W_])", r"\1", question.replace('"', " "))
+        kind = self.settings.search_type if self.settings.is_set("LANCELOT_SEARCH_TYPE") else None
+        return self.search(SearchRequest(query, limit, kind, table=table, conditions=conditions))
+
     # Reading without a query.
 
     @_retried
@@ -5036,11 +5048,8 @@ class Searcher:
         model = self.chat.check()
         if not question.strip():
             raise LancelotError("The question is blank.", "Give the question to answer.")
-        # Its signs are no arithmetic, and what it quotes need not occur as a phrase.
-        query = re.sub(r"(^|\s)[+-](?=[^\W_])", r"\1", question.replace('"', " "))
-        best: SearchType = "hybrid" if self.embedder.available else "fts"
         # More than were asked for, since some may repeat others.
-        page = self.search(SearchRequest(query, min(3 * limit, MAX_LIMIT), best, table=table, conditions=conditions))
+        page = self.search_question(question, limit=min(3 * limit, MAX_LIMIT), table=table, conditions=conditions)
         passages = self._passages(page, limit)
         text, cited, notes = self._reply(question[:MAX_QUERY], passages)
         answer, seconds = text or NOT_ANSWERED, time.monotonic() - began
@@ -6325,8 +6334,7 @@ def run_query(searcher: Searcher, *, question: str, budget: int, warm_start: boo
         return context_block(searcher.overview(limit=limit, **scope), budget=budget)
     if not question.strip():
         raise LancelotError("The question is blank.", "Give a question, or set warmStart for an overview.")
-    request = SearchRequest(question, limit, searcher.settings.search_type, **scope)
-    return context_block(searcher.search(request), budget=budget)
+    return context_block(searcher.search_question(question, limit=limit, **scope), budget=budget)
 
 
 def run_version(searcher: Searcher) -> str:

@@ -547,7 +547,23 @@ def test_auto_finds_rows_without_a_vector_by_their_words(
     assert [hit.id for one in pages for hit in one.hits] == [hit.id for hit in page.hits]
     block = lancelot.run_query(searcher, **searcher_arguments("lancedb_query", searcher, question=query))
     assert f"```text\n{query}\n```" in block
-    assert told in block
+    assert "Search: hybrid" in block
+    assert "3 rows of documents have no vector, so that only words find them." in block
+    set_by_a_person = make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint, LANCELOT_SEARCH_TYPE="text")
+    block = lancelot.run_query(set_by_a_person, **searcher_arguments("lancedb_query", searcher, question=query))
+    assert "Search: text" in block
+
+
+@pytest.mark.parametrize("question", ["what is -leaking", 'what is "leaking"'])
+def test_a_question_is_searched_in_full_text_if_there_are_no_embeddings(
+    question: str, tmp_path: Path, make_searcher: Make
+) -> None:
+    rows = [{"text": "The boiler leaks."}, {"text": "A leaflet."}]
+    table = lancedb.connect(tmp_path).create_table("documents", rows)
+    table.create_index("text", config=lancedb.index.FTS(base_tokenizer="icu/split", with_position=True))
+    searcher = make_searcher(LANCEDB_PATH=tmp_path)
+    page = searcher.search_question(question, limit=5)
+    assert (page.ran, [hit.text for hit in page.hits], page.notes) == ("fts", ["The boiler leaks."], ())
 
 
 def searcher_arguments(name: str, searcher: lancelot.Searcher, **given: Any) -> dict[str, Any]:
