@@ -3233,10 +3233,16 @@ _JSON = json.JSONEncoder(sort_keys=True, default=str)
 
 
 def _json_text(value: Any) -> str | None:
-    """A value as JSON that equal values share: 1.0 is 1, and keys are in order. None stays None."""
+    """A value as JSON that equal values share: 1.0 is 1, and keys are in order. None for None and NaN."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return None if value is None else _JSON.encode(value)
+    return None if value is None or value != value else _JSON.encode(value)  # noqa: PLR0124 - NaN is not itself
+
+
+def _compared_as_json(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
 
 
 def _comparable(values: Any) -> Any:
@@ -3251,7 +3257,7 @@ def _comparable(values: Any) -> Any:
     if kinds.is_floating(kind):
         numbers = values.cast(pa.float64())
         return pc.if_else(pc.is_nan(numbers), math.nan, pc.add(numbers, 0.0))
-    if kinds.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+    if _compared_as_json(kind):
         return pa.array(map(_json_text, _to_values(values)), pa.large_string())
     return values.cast(pa.string()) if kinds.is_null(kind) else values
 
@@ -3347,6 +3353,148 @@ def sorted_rows(scopes: Sequence[Scope], order: Mapping[str, bool]) -> list[int]
     rows, tables = np.concatenate(numbers), np.concatenate(places)
     sequence = np.lexsort((rows, tables, *reversed(keys)))
     return [at << TABLE_BITS | row for at, row in zip(tables[sequence].tolist(), rows[sequence].tolist(), strict=True)]
+
+
+# --- counting the values of a column
+
+
+MOST_VALUE_BYTES = 128 * 2**20
+"""Bytes of the different values that are counted, with their counts: eight million numbers."""
+MERGED_BYTES = 2**24
+QUARTILES = ("min", "lowerQuartile", "median", "upperQuartile", "max")
+
+
+@dataclass(frozen=True)
+class ValuePage:
+    """Some of a column's different values with the number of rows that hold each, the most frequent first, ties by value.
+
+    `total` counts the different values, `missing` the rows that are NULL, NaN, empty lists, or lists that hold NULL or NaN,
+    by the names that answers have for them. `spread` has the QUARTILES of numbers and times.
+    """
+
+    table: str
+    column: str
+    kind: str
+    offset: int
+    values: tuple[tuple[Any, int], ...]
+    total: int
+    rows: int
+    missing: Mapping[str, int]
+    spread: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+def _batch_values(column: Column, stored: Any) -> tuple[Any, int, int]:
+    """The values of the rows of a batch, each element of a list once a row; how many rows are NULL or empty lists instead."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column.keys:
+        items = [column.inner_value(item) for item in stored.to_pylist()]
+        lists = (item if isinstance(item, list) else [item] for item in items if item is not None)
+        texts = itertools.chain.from_iterable(dict.fromkeys(map(_json_text, elements)) for elements in lists)
+        return pa.array(texts, pa.large_string()), items.count(None), items.count([])
+    if not _is_list(stored.type):
+        values = _comparable(stored)
+        return values.drop_null(), values.null_count, 0
+    elements = pa.table({"row": pc.list_parent_indices(stored), "value": _comparable(pc.list_flatten(stored))})
+    once = elements.group_by(["row", "value"], use_threads=False).aggregate([])["value"]
+    return once, stored.null_count, pc.list_value_length(stored).to_pylist().count(0)
+
+
+def _summed(parts: Iterable[Any]) -> Any:
+    """Each different value with the sum of its counts, in the order in which they came."""
+    import pyarrow as pa
+
+    groups = pa.concat_tables(parts).group_by("value", use_threads=False)
+    return groups.aggregate([("count", "sum")]).rename_columns(["value", "count"])
+
+
+def _count_column(scope: Scope, column: Column) -> tuple[Any, Counter[str], bool]:
+    """The counts of a column's values, those of the rows read, NULL and empty, and whether all rows were read.
+
+    They are not if the different values fill MOST_VALUE_BYTES.
+    """
+    import pyarrow as pa
+
+    parts: list[Any] = []
+    read: Counter[str] = Counter()
+    for batch in scope.batches({"__value": column.sql}):
+        values, nulls, empty = _batch_values(column, batch.column("__value"))
+        parts.append(pa.table({"value": values, "count": pa.repeat(pa.scalar(1, pa.int64()), len(values))}))
+        read.update(rows=len(batch), nulls=nulls, empty=empty)
+        if sum(part.nbytes for part in parts[1:]) > max(MERGED_BYTES, parts[0].nbytes):
+            parts = [_summed(parts)]
+            if parts[0].nbytes > MOST_VALUE_BYTES:
+                return parts[0], read, False
+    none = pa.table({"value": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
+    return _summed(parts or [none]), read, True
+
+
+def _json_keys(scope: Scope, column: Column) -> list[str]:
+    """The keys of the objects that a column of JSON holds in the table's first rows."""
+    outer = Column(column.path)
+    rows = replace(scope, where=None).rows([outer], most=SAMPLE_ROWS)
+    return list(dict.fromkeys(key for row in rows for key in parse_json_object(outer.value(row.values)) or ()))
+
+
+def _quartiles(counts: Any, places: Any) -> Iterator[tuple[str, int]]:
+    """The QUARTILES with the positions of their values, each a value that is there; nothing if none has a place."""
+    import numpy as np
+
+    order = np.argsort(places, kind="stable")
+    order = order[places[order] >= 0]
+    reached = np.cumsum(counts[order])
+    if len(order):
+        ranks = [max(1, math.ceil(int(reached[-1]) * quarter / 4)) for quarter in range(5)]
+        yield from zip(QUARTILES, order[np.searchsorted(reached, ranks)].tolist(), strict=True)
+
+
+def count_values(scope: Scope, name: str, *, limit: int, offset: int) -> ValuePage:
+    """Count the values of the column of a name over the rows in scope; numbers that are nearly all different are not listed."""
+    import numpy as np
+
+    column, kind = hit_column(scope, name)
+    if column.name in scope.layout.vectors:
+        raise LancelotError(f"The column {column.name} holds vectors, which are not counted.", "Name another column.")
+    is_json = kind is None or _compared_as_json(cast("Any", kind).value_type if _is_list(kind) else kind)
+    counted, read, is_complete = _count_column(scope, column)
+    values, counts = counted["value"].combine_chunks(), counted["count"].to_numpy()
+    is_null, is_missing = (values.is_null(nan_is_null=nan).to_numpy(zero_copy_only=False) for nan in (False, True))
+    null_elements, missing = (int(counts[mask].sum()) for mask in (is_null, is_missing))
+    values, counts = values.filter(~is_missing), counts[~is_missing]
+    places, has_range = _places(values, is_json=is_json)
+    order, notes = np.lexsort((places, -counts)), []
+    if not is_complete:
+        notes.append(
+            f"Only the first {read['rows']:,} rows were counted, since their values are many or long; give a filter."
+        )
+    if has_range and len(values) > MAX_LIMIT and 2 * len(values) > counts.sum():
+        order = order[:0]
+        notes.append("Most of the values occur once, so they are not listed; a filter may ask for a range.")
+    if column.keys and read["rows"] and not len(values):
+        notes.append(f"The keys of {'.'.join(column.path)} are {listed(_json_keys(scope, column), limit=60)}.")
+
+    def value_at(at: int) -> Any:
+        return parse_json(values[at].as_py()) if is_json else _to_value(values[at])
+
+    return ValuePage(
+        table=scope.layout.table,
+        column=column.name,
+        kind="JSON" if kind is None else str(kind),
+        offset=offset,
+        values=tuple((value_at(at), int(counts[at])) for at in order[offset : offset + limit].tolist()),
+        total=len(values),
+        rows=read["rows"],
+        missing={
+            "nulls": read["nulls"],
+            "nan": missing - null_elements,
+            "emptyLists": read["empty"],
+            "nullElements": null_elements,
+        },
+        spread={name: value_at(at) for name, at in _quartiles(counts, places)} if has_range else {},
+        notes=tuple(notes),
+    )
 
 
 # ======================================================================================================================
@@ -5022,6 +5170,20 @@ class Searcher:
         return file, itertools.chain.from_iterable(pages)
 
     @_retried
+    def values(
+        self,
+        column: str,
+        *,
+        limit: int,
+        offset: int,
+        table: str | None = None,
+        conditions: Mapping[str, Any] | None = None,
+    ) -> ValuePage:
+        """The different values of a column of a table and how many rows hold each, and what their range is."""
+        scope = self._open(table, conditions=conditions, needs_text=False)
+        return count_values(scope, column, limit=limit, offset=offset)
+
+    @_retried
     def stats(self, table: str) -> Stats:
         """The statistics of a table; of one with more than MAX_COUNTED_ROWS rows only how many, unless it is our own."""
         scope = self._open(table, needs_text=False)
@@ -5577,6 +5739,51 @@ def files_json(page: FilePage) -> str:
     return _first_that_fits(map(answer, _fewer(len(files))))
 
 
+VALUE_WIDTH = 200
+
+
+def _shown_value(value: Any) -> Any:
+    """A value as an answer holds it: long texts cut, nested values as their JSON, bytes in hexadecimal."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    shown = json_safe(value.hex() if isinstance(value, bytes) else value, text_limit=VALUE_WIDTH)
+    return shorten(compact_json(shown), VALUE_WIDTH) if isinstance(shown, list | dict) else shown
+
+
+def _no_values_hint(page: ValuePage) -> str | None:
+    if page.spread and not page.offset:
+        return None
+    if page.total:
+        return f"Offset {page.offset} is past the last of {plural(page.total, 'value')}."
+    return "No row holds a value here." if page.rows else "There is no row to count."
+
+
+def values_json(page: ValuePage) -> str:
+    """The values of a column as compact JSON below MAX_ANSWER_BYTES."""
+    values = [{"value": _shown_value(value), "count": count} for value, count in page.values]
+
+    def answer(count: int) -> dict[str, Any]:
+        following = page.offset + count
+        shown = {
+            "table": page.table,
+            "column": json_safe(page.column),
+            "type": json_safe(page.kind, text_limit=100),
+            "rows": page.rows,
+            **{name: count for name, count in page.missing.items() if count or name == "nulls"},
+            "distinct": page.total,
+            "range": {name: _shown_value(value) for name, value in page.spread.items()} or None,
+            "shown": count,
+            "offset": page.offset or None,
+            "nextOffset": following if count and following < page.total else None,
+            "note": " ".join(page.notes) or None,
+            "hint": None if count else _no_values_hint(page),
+            "values": values[:count],
+        }
+        return _without(shown, None)
+
+    return _first_that_fits(map(answer, _fewer(len(values))))
+
+
 def _noted_text(hit: Hit, *names: str) -> str:
     return next((one_line(value) for value in noted_values(hit, names) if isinstance(value, str)), "")
 
@@ -5835,6 +6042,26 @@ def files_lines(page: FilePage) -> str:
     following = page.offset + len(page.files)
     lines += [f"more from --offset {following}"] if page.files and following < page.total else []
     return "\n".join(lines if page.files else [*lines, _no_files_hint(page)])
+
+
+def values_lines(page: ValuePage) -> str:
+    """The values of a column for a person at a terminal."""
+
+    def line(value: Any) -> str:
+        shown = _shown_value(value)
+        return one_line(shown) or '""' if isinstance(shown, str) else compact_json(shown)
+
+    missing = "".join(f"; {name} {count:,}" for name, count in page.missing.items() if count)
+    found = f"{plural(page.total, 'different value')} in {plural(page.rows, 'row')}"
+    lines = [f"{page.table}.{page.column} ({shorten(page.kind, 100)}): {found}{missing}"]
+    spread = list(map(line, page.spread.values()))
+    lines += [f"range: {spread[0]} to {spread[-1]}; quartiles: {', '.join(spread[1:-1])}"] if spread else []
+    lines += [f"note: {note}" for note in page.notes]
+    lines += [f"{count:8}  {line(value)}" for value, count in page.values]
+    following = page.offset + len(page.values)
+    lines += [f"more from --offset {following}"] if page.values and following < page.total else []
+    hint = None if page.values else _no_values_hint(page)
+    return "\n".join([*lines, *([hint] if hint else [])])
 
 
 def check_lines(check: Check) -> str:
@@ -6512,6 +6739,30 @@ TOOLS = (
         files_lines,
     ),
     Tool(
+        "lancedb_values",
+        "Count the values of a column",
+        "Counts the different values of a column of the user's own documents, with the number of chunks that hold each, "
+        "the most frequent first, and tells the range and quartiles of numbers and dates. Use it to learn what to filter "
+        "by, which kinds there are and how many of each, or the earliest, latest, least and greatest. distinct is the "
+        "number of values: of the column that names the documents, with a filter, that of documents that meet it.",
+        (
+            Parameter(
+                "column",
+                "string",
+                "The column whose values to count, nested ones by path, such as metadata.author; source, title or id as "
+                "hits show them. Lists are counted by element.",
+                required=True,
+            ),
+            _FILTER,
+            Parameter("table", "string", _TABLE_HELP.format(verb="count in")),
+            _limit("values"),
+            _offset("values to pass over: nextOffset of the page before"),
+        ),
+        Searcher.values,
+        values_json,
+        values_lines,
+    ),
+    Tool(
         "lancedb_ask",
         "Ask the documents",
         "Answers a question from the user's own documents: retrieves the chunks that fit it best and lets the chat model "
@@ -6617,7 +6868,8 @@ def instructions_for(settings: Settings, tables: Sequence[str] = ()) -> str:
         "To find which documents mention something, to count, or to list by a filter, call lancedb_search.",
         "There total counts chunks, not documents: those with any of the query's words or, where query is blank, in the filter.",
         "nextOffset is the next page. To count alone, set limit to 1.",
-        "Before you filter, call lancedb_status with verbose for the columns.",
+        "Before you filter, call lancedb_status with verbose for the columns, lancedb_values for their values, counts and ranges.",
+        "For the newest or the greatest, leave query blank and set sort, such as -date.",
         "To read on around a hit, call lancedb_read; to see which documents there are, lancedb_files.",
         "Call lancedb_ask where the user wants the answer of their own chat model." if settings.chat_model else "",
         "Call lancedb_index where files have changed." if settings.index_roots else "",
@@ -7204,7 +7456,7 @@ def print_answer(session: Session, *, as_json: Callable[[], str], as_lines: Call
 
 
 def command_tool(session: Session) -> int:
-    """`search`, `query`, `ask`, `read`, `files`: what the tool of that name gives, for a person or as its JSON."""
+    """`search`, `query`, `ask`, `read`, `files`, `values`: what the tool of that name gives, for a person or as its JSON."""
     for problem in session.settings.problems:
         say(f"{PROGRAM}: {problem}", to=sys.stderr)
     tool: Tool = session.arguments.tool
@@ -7277,6 +7529,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Session], int], str]] = {
     "ask": (command_tool, "an answer from a chat model, with its sources"),
     "read": (command_tool, "one chunk whole, with its neighbours"),
     "files": (command_tool, "the sources in a table, with their chunks"),
+    "values": (command_tool, "the values of a column, with the rows that hold each"),
     "status": (command_status, "folder, tables, embeddings, settings that are wrong"),
     "doctor": (command_of_other_module, "check everything, also the embeddings and a session with the server"),
     "version": (

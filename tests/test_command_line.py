@@ -167,6 +167,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060-\u206
         ("query", "lighthouse"),
         ("read", "one"),
         ("files",),
+        ("values", f"x{HOSTILE}"),
         ("status",),
         ("status", "--verbose"),
         ("doctor",),
@@ -242,6 +243,13 @@ def test_read_and_files_for_a_person_and_for_programs(run: Run, make_searcher: C
     assert people.startswith("world-notes: ")
     assert people.endswith("more from --offset 2\n")
     assert run("read", "nosuch", *WORLD).code == 1
+    counted = run("values", "title", *WORLD, "--limit", "2", "--json")
+    assert (
+        counted.out
+        == answer_of("lancedb_values", {"column": "title", "table": "world-notes", "limit": 2}, FOLDER, make_searcher)
+        + "\n"
+    )
+    assert run("values", "title", *WORLD).out.startswith("world-notes.title (string): ")
 
 
 def test_a_page_for_a_person_says_how_to_go_on_and_a_filter_is_taken_as_json(run: Run) -> None:

@@ -66,6 +66,7 @@ def test_the_server_answers_and_each_tool_says_why_it_cannot(old_processor: tupl
         ("lancedb_query", {"question": "What is it?"}),
         ("lancedb_read", {"id": "1"}),
         ("lancedb_files", {}),
+        ("lancedb_values", {"column": "text"}),
     ):
         result = server.ask(wire.call(tool, tool, **arguments))["result"]
         assert (result["isError"], result["content"][0]["text"].startswith(SAID)) == (True, True)

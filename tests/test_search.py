@@ -468,10 +468,11 @@ def test_a_chunk_whose_id_or_column_holds_hidden_text_is_read_and_shows_none_of_
         ("lancedb_read", {"id": "row:0"}),
         ("lancedb_files", {}),
         ("lancedb_status", {"verbose": True}),
+        ("lancedb_values", {"column": f"x{hidden}"}),
         ("lancedb_search", {"query": "zebra", "filter": {f"x{hidden}": {"gt": 5}}}),
     ]
     answers = [lancelot.call_tool(tool, searcher, given) for name, given in calls if (tool := lancelot.find_tool(name))]
-    assert [failed for _, failed in answers] == [False] * 5 + [True]
+    assert [failed for _, failed in answers] == [False] * 6 + [True]
     assert json.loads(answers[0][0])["hits"][0]["id"] == "row:0"
     assert not any("\U000e0000" <= letter <= "\U000e007f" for text, _ in answers for letter in text)
 

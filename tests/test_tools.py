@@ -187,6 +187,13 @@ SPECIFIED = {
         "limit": ("integer", 1, 200, 20),
         "offset": ("integer", 0, 10_000_000, 0),
     },
+    "lancedb_values": {
+        "column": ("string", None, None, None),
+        "filter": ("string", None, None, None),
+        "table": ("string", None, None, None),
+        "limit": ("integer", 1, 200, 20),
+        "offset": ("integer", 0, 10_000_000, 0),
+    },
     "lancedb_status": {"verbose": ("boolean", None, None, False)},
     "lancedb_version": {},
 }
@@ -204,8 +211,8 @@ def test_parameters_have_the_types_bounds_and_defaults_of_the_specification(
     assert shown == SPECIFIED[name]
 
 
-def test_only_the_query_the_question_and_the_id_are_required(schemas: dict[str, dict[str, Any]]) -> None:
-    assert [schemas[name]["required"] for name in NAMES] == [["query"], ["question"], ["id"], [], [], []]
+def test_only_the_query_the_question_the_id_and_the_column_are_required(schemas: dict[str, dict[str, Any]]) -> None:
+    assert [schemas[name]["required"] for name in NAMES] == [["query"], ["question"], ["id"], [], ["column"], [], []]
 
 
 def test_the_search_types_are_listed(schemas: dict[str, dict[str, Any]]) -> None:
@@ -235,7 +242,7 @@ def test_the_server_offers_tools_and_documents_and_nothing_else(make_settings: M
         "resources": {"list_changed": False, "subscribe": False},
         "completions": {},
     }
-    assert all(name in instructions for name in NAMES[:5])
+    assert all(name in instructions for name in NAMES[:6])
 
 
 def test_a_client_may_keep_what_the_server_says_of_itself_for_an_hour(make_settings: MakeSettings) -> None:
@@ -453,7 +460,7 @@ def test_what_a_call_names_wrongly_is_not_repeated_whole(call: Call) -> None:
     assert (reply.failed, len(reply.text) < 600) == (True, True)
 
 
-@pytest.mark.parametrize("tool", NAMES[:5])
+@pytest.mark.parametrize("tool", NAMES[:6])
 def test_an_unknown_argument_is_refused_with_the_known_ones(call: Call, tool: str) -> None:
     reply = call(tool, query="python", question="python", top_k=5)
     assert reply.failed

@@ -22,6 +22,7 @@ ALWAYS_OFFERED = [
     "lancedb_query",
     "lancedb_read",
     "lancedb_files",
+    "lancedb_values",
     "lancedb_status",
     "lancedb_version",
 ]
