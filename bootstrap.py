@@ -191,7 +191,7 @@ def unpack():
     except KeyboardInterrupt:
         sys.exit(130)
     except (OSError, RuntimeError) as error:
-        where, remedy = os.environ.get("SHIV_ROOT", "~/.shiv"), "a folder that can be written and has 500 MB free"
+        where, remedy = os.environ.get("SHIV_ROOT", "~/.shiv"), "a folder that can be written and has 600 MB free"
         refuse("cannot be unpacked into %s (%s): set SHIV_ROOT to %s." % (where, error, remedy))
     except (EOFError, zipfile.BadZipFile, zlib.error) as error:
         refuse("is damaged (%s): get it anew." % error)

