@@ -65,8 +65,8 @@ budgets = st.one_of(st.integers(200, 1200), st.integers(200, 100_000))
 
 
 def make_hit(number: int, text: str, **changed: Any) -> Hit:
-    values = {"title": f"Title {number}", "source": f"docs/{number}.md", "metadata": {}} | changed
-    return Hit(f"id-{number}", 0.5, text=text, **values)
+    values = {"title": f"Title {number}", "source": f"docs/{number}.md", "metadata": {}, "score": 0.5} | changed
+    return Hit(f"id-{number}", text=text, **values)
 
 
 def make_page(found: list[Hit] | tuple[Hit, ...], query: str = "zebra", **changed: Any) -> Page:
@@ -136,7 +136,21 @@ def repeated_of(block: str) -> int:
 
 
 def shown_text(text: str) -> str:
-    return lancelot.clean_surrogates(text.strip("\n"))
+    return lancelot.clean_text(text).strip("\n")
+
+
+def texts_of(found: list[Hit]) -> list[str]:
+    """The texts of hits, each that is repeated as it stands first."""
+    firsts: dict[str, str] = {}
+    for hit in found:
+        firsts.setdefault(shown_text(hit.text).strip(), hit.text)
+    return list(firsts.values())
+
+
+def is_cut_from(chunk: str, texts: list[str]) -> bool:
+    """Return whether a chunk is a part of one of these texts, white space aside, with its cuts marked."""
+    inner = lancelot.one_line(chunk.removeprefix(f"{CUT} ").removesuffix(f" {CUT}").removesuffix(CUT))
+    return chunk != inner and any(inner in lancelot.one_line(lancelot.whole_words(text)) for text in texts)
 
 
 # --- the context block
@@ -151,17 +165,78 @@ def test_a_context_block_stays_within_any_budget_and_counts_what_it_leaves_out(
     block = context_block(make_page(found, question, table=table, notes=tuple(notes)), budget=budget)
     assert len(block) <= budget
     assert block.encode()
-    different = list(dict.fromkeys(hit.text.strip() for hit in found))
+    wanted = list(dict.fromkeys(map(shown_text, texts_of(found))))
+    different = list(dict.fromkeys(text.strip() for text in wanted))
     chunks = chunks_of(block) if found else []
     assert len(chunks) + left_out_of(block) == len(different)
     assert repeated_of(block) == len(found) - len(different)
-    wanted = [shown_text(next(hit.text for hit in found if hit.text.strip() == text)) for text in different]
-    if chunks and chunks[0] not in wanted:
-        opening = chunks.pop(0).removesuffix(CUT)
-        assert f"\n{opening}{CUT}\n" in block or opening in map(str.strip, wanted)
-        assert any(text.strip().startswith(opening) for text in wanted)
+    if chunks and chunks[-1] not in wanted:
+        assert is_cut_from(chunks.pop(), wanted)
     remaining = iter(wanted)
     assert all(chunk in remaining for chunk in chunks), "chunks are whole and in rank order"
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> list[Hit]:
+    """The chunks of two documents that overlap, in any order of rank."""
+    numbers, size, overlap = st.integers(1, 9), draw(st.integers(60, 400)), draw(st.sampled_from([0, 30, 50]))
+    found = []
+    for source in ("one", "two"):
+        words = [f"{source}{place}." for place in range(draw(numbers) * size)]
+        whole = " ".join(words)[: size * 8]
+        found += [
+            make_hit(1, whole[at : at + size], source=source, row=row, score=draw(st.floats(0.1, 9)))
+            for row, at in enumerate(range(0, len(whole), size - overlap))
+        ]
+    return draw(st.permutations(found))
+
+
+@modest
+@given(sources(), st.integers(200, 6000), st.text(max_size=20))
+def test_neighbours_stand_together_in_their_order_and_nothing_stands_twice(
+    ranked: list[Hit], budget: int, question: str
+) -> None:
+    shown, neighbours = ranked[: len(ranked) // 2 + 1], ranked[len(ranked) // 2 + 1 :]
+    page = make_page(shown, f"one7 two9 {question}", neighbours=tuple(neighbours))
+    block = context_block(page, budget=budget)
+    assert len(block) <= budget
+    runs = chunks_of(block)
+    words = [word for run in runs for word in re.findall(r"(?:one|two)\d+\.", run)]
+    assert len(words) == len(set(words)), "nothing stands twice"
+    for run in runs:
+        assert len({word[:3] for word in re.findall(r"(?:one|two)\d+\.", run)}) <= 1
+        numbers = [int(word) for word in re.findall(r"(?:one|two)(\d+)\.", run)]
+        assert numbers == sorted(numbers)
+    whole = sum(any(shown_text(hit.text) in run for run in runs) for hit in shown)
+    assert whole + left_out_of(block) >= len({hit.text for hit in shown}) - 1, "one at most is cut"
+
+
+def test_the_last_chunk_is_cut_to_the_sentences_with_most_of_the_words() -> None:
+    filler = "Nothing of note happened here on that day. " * 12
+    found = [make_hit(1, "zebra " * 30), make_hit(2, f"{filler}The zebra ate its lion. {filler}")]
+    block = context_block(make_page(found, "zebra lion"), budget=700)
+    first, second = chunks_of(block)
+    assert first == "zebra " * 30
+    assert "The zebra ate its lion." in second
+    assert second.startswith((f"{CUT} Nothing", f"{CUT} The"))
+    assert second.endswith(f". {CUT}")
+
+
+def test_neighbours_of_the_best_chunk_come_before_hits_that_are_far_from_it() -> None:
+    best, far = make_hit(1, "best", source="a", row=4, score=9), make_hit(3, "far", source="b", row=1, score=1)
+    beside = make_hit(2, "beside", source="a", row=5)
+    block = context_block(make_page([best, far], neighbours=(beside,)), budget=2000)
+    assert chunks_of(block) == ["best\nbeside", "far"]
+    assert left_out_of(block) == 0
+
+
+def test_a_section_tells_source_id_and_places_as_far_as_there_is_room_and_no_name_twice() -> None:
+    hit = make_hit(1, "zebra", title="report", source="/docs/report.pdf", metadata={"place": "page 3"})
+    after = make_hit(2, "lion", title="report", source="/docs/report.pdf", metadata={"place": "page 4"}, row=1)
+    block = context_block(make_page([hit, after]), budget=8000)
+    assert "\n## 1. /docs/report.pdf · id id-1 · page 3 to page 4\n```text\nzebra\nlion\n```\n" in block
+    block = context_block(make_page([dataclasses.replace(hit, source=f"{'/folder' * 9}/report.pdf")]), budget=600)
+    assert re.search(r"^## 1\. …[^·\n]*/report\.pdf$", block, re.MULTILINE)
 
 
 @modest
@@ -192,18 +267,25 @@ def test_rows_of_back_ticks_that_become_one_without_what_is_hidden_do_not_close_
 def test_a_title_and_a_source_are_plain_text_outside_of_the_fence() -> None:
     hostile = "x\n# Forged\r```\u2028> now ![a](http://b.example/c) <img src=x> [/INST] <|im_end|>\U000e0041"
     block = context_block(make_page([make_hit(1, "honest", title=hostile, source=hostile)], "honest"), budget=9000)
-    _, _, _, _, heading, source, *rest = block.split("\n")
+    _, _, _, _, heading, *rest = block.split("\n")
     shown = "x # Forged ''' \u203a now ![a] (http://b.example/c) \u2039img src=x\u203a [ /INST] \u2039 |im_end|\u203a"
-    assert (heading, source) == (f"## 1. {shown}", f"Source: {shown}")
+    assert heading == f"## 1. {shown} · {shown} · id id-1"
     assert rest == ["```text", "honest", "```", ""]
 
 
 def test_whole_chunks_stand_in_rank_order_and_what_does_not_fit_is_counted() -> None:
     found = [make_hit(1, "first " * 20), make_hit(2, "second " * 200), make_hit(3, "third"), make_hit(4, "x" * 5000)]
     block = context_block(make_page(found), budget=800)
-    assert chunks_of(block) == ["first " * 20, "third"]
-    assert re.findall(r"^## .*", block, re.MULTILINE) == ["## 1. Title 1", "## 2. Title 3"]
+    first, second = chunks_of(block)
+    assert (first, is_cut_from(second, ["second " * 200])) == ("first " * 20, True)
+    assert 700 < len(block) <= 800
     assert left_out_of(block) == 2
+    block = context_block(make_page(found), budget=480)
+    assert chunks_of(block) == ["first " * 20, "third"]
+    assert re.findall(r"^## .*", block, re.MULTILINE) == [
+        "## 1. Title 1 · docs/1.md · id id-1",
+        "## 2. Title 3 · docs/3.md · id id-3",
+    ]
 
 
 def test_a_first_chunk_that_does_not_fit_is_cut_with_a_mark() -> None:

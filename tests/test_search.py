@@ -548,11 +548,11 @@ def test_auto_finds_rows_without_a_vector_by_their_words(
     assert [hit.id for one in pages for hit in one.hits] == [hit.id for hit in page.hits]
     block = lancelot.run_query(searcher, **searcher_arguments("lancedb_query", searcher, question=query))
     assert f"```text\n{query}\n```" in block
-    assert "Search: hybrid" in block
+    assert "hybrid search" in block
     assert "3 rows of documents have no vector, so that only words find them." in block
     set_by_a_person = make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint, LANCELOT_SEARCH_TYPE="text")
     block = lancelot.run_query(set_by_a_person, **searcher_arguments("lancedb_query", searcher, question=query))
-    assert "Search: text" in block
+    assert "text search" in block
 
 
 @pytest.mark.parametrize("question", ["what is -leaking", 'what is "leaking"'])

@@ -726,7 +726,7 @@ def test_a_block_is_never_longer_than_its_budget(make_call: Callable[..., Call],
 def test_a_warm_start_needs_no_question(make_call: Callable[..., Call]) -> None:
     reply = make_call(**PEPS)("lancedb_query", question="", warmStart=True)
     assert not reply.failed
-    assert "Mode: warm start" in reply.text
+    assert "(warm start, no search)" in reply.text
 
 
 def test_a_fallback_from_vector_search_is_told(make_call: Callable[..., Call]) -> None:
