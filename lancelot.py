@@ -6054,7 +6054,8 @@ def _fitting_runs(
     runs: list[list[Hit]] = []
     shown: list[Hit] = []
     best = page.hits[0].score
-    good = [hit for hit in page.hits if min(hit.score, best) >= _GOOD_SCORE * max(hit.score, best)]
+    near = (min(hit.score, best) >= _GOOD_SCORE * max(hit.score, best) for hit in page.hits)
+    good = page.hits[: next((at for at, is_near in enumerate(near) if not is_near), len(page.hits))]
     for hit in different_hits([*good, *page.neighbours, *page.hits]):
         before = next((run for run in runs if follows(run[-1], hit)), [])
         after = next((run for run in runs if follows(hit, run[0])), [])
@@ -6111,7 +6112,8 @@ def context_block(page: Page, *, budget: int) -> str:
     different = different_hits(page.hits)
     repeated = len(page.hits) - len(different)
     runs, shown = _fitting_runs(page, budget - len(header) - len(footer(len(different))), section)
-    left_out = sum(hit not in shown for hit in different)
+    texts = {hit.text.strip() for hit in shown}
+    left_out = sum(hit.text.strip() not in texts for hit in different)
     return header + "".join(section(number, run) for number, run in enumerate(runs, 1)) + footer(left_out)
 
 
