@@ -319,3 +319,37 @@ def test_many_tables_are_compared_with_few_rows_each(
     )
     assert searcher.search(lancelot.SearchRequest(LEAK, 5, "auto")).ran == "vector"
     assert len(sent) <= 10 * 3 + 1
+
+
+def test_hybrid_without_vectors_orders_the_first_hits_by_meaning_too(
+    make_searcher: Make, make_table: Callable[..., Path]
+) -> None:
+    # Both hold the words; the second is about them, the first is longer ago in rank.
+    texts = [
+        "seal water boiler: words of a list of words about nothing",
+        "water drips from the boiler since its seal broke",
+    ]
+    folder = make_table({"id": range(62), "text": [*texts, *[f"a boiler of type {at}" for at in range(60)]]})
+    searcher = make_searcher(LANCEDB_PATH=folder, **ON)
+    request = lancelot.SearchRequest("why does the boiler lose water at its seal", 7, "hybrid")
+    page = searcher.search(request)
+    words = searcher.search(replace(request, search_type="fts", limit=200))
+    assert (page.ran, page.model, page.hits[0].text) == ("hybrid", LOCAL_MODEL, texts[1])
+    assert page.total == words.total
+    pages = [searcher.search(replace(request, offset=offset)).hits for offset in range(0, words.total or 0, 7)]
+    rows = [hit.row for hits in pages for hit in hits]
+    assert sorted(rows) == sorted(hit.row for hit in words.hits)
+    assert rows[30:] == [hit.row for hit in words.hits[30:]]
+    scores = [hit.score for hits in pages for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    assert searcher.search(replace(request, search_type="auto")).ran == "text"
+    assert searcher.search_question(request.query, limit=5).ran == "fts"
+
+
+def test_a_query_in_another_language_over_such_texts_is_not_reordered(
+    make_searcher: Make, make_table: Callable[..., Path]
+) -> None:
+    folder = make_table({"text": ["Der Kessel ist undicht und wird bald ersetzt.", "Die Rechnung ist bezahlt."] * 8})
+    searcher = make_searcher(LANCEDB_PATH=folder, **ON)
+    assert searcher.search(lancelot.SearchRequest("ist der Kessel undicht", 5, "hybrid")).ran == "fts"
+    assert make_searcher(LANCEDB_PATH=folder).search(lancelot.SearchRequest("why is it", 5, "hybrid")).ran == "fts"
