@@ -5594,7 +5594,7 @@ _TECHNICAL = re.compile(
     r".*(hash|checksum|md5|sha(1|256|512))|etag|.*(token|word|char|character|byte)s?count(estimate)?"
     r"|(n|num)(tokens|words|chars|characters)|filesize"
 )
-"""Names, in their plain spelling, of what nobody cites: lancedb_read shows it, and a hit if its page is filtered by it."""
+"""Names, in their plain spelling, of what nobody cites: lancedb_read shows it, and a hit if its page is filtered or ordered by it."""
 _EMPTY: tuple[object, ...] = (None, "", [], {}, "no author found", "No description found.")
 """Values that say nothing; the words are those that AnythingLLM writes for what it does not know."""
 
@@ -5657,12 +5657,12 @@ def _empty_hint(page: Page) -> str:
 
 def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, note: str) -> dict[str, Any]:
     """A page with some of its hits, whose texts are their snippets."""
-    offset, query, reading = page.request.offset, page.request.query, page.reading
+    request, offset, query, reading = page.request, page.request.offset, page.request.query, page.reading
     parts = {"text": reading.text, "added": reading.added, "subtracted": reading.subtracted} if reading else {}
-    filtered = {part for name, _ in _members(page.request.conditions) for part in name.split(".")}
+    named = {part for name, _ in _members([request.conditions, request.sort]) for part in name.split(".")}
     rows = [
         # AnythingLLM writes the title of a file once more as its address.
-        _telling(json_safe(hit.metadata, text_limit=metadata), filtered, (hit.title, hit.source, f"file://{hit.title}"))
+        _telling(json_safe(hit.metadata, text_limit=metadata), named, (hit.title, hit.source, f"file://{hit.title}"))
         for hit in (hits if metadata else ())
     ] or [{} for _ in hits]
     common = _take_common(rows) if len(rows) > 1 else {}
@@ -5918,45 +5918,51 @@ def _index_object(index: Index, *, verbose: bool) -> dict[str, Any]:
     shown = {
         "columns": list(index.columns),
         "type": index.kind,
+        "rowsNotCovered": index.uncovered or None,
+    }
+    details = {
         "tokenizer": index.details.get("base_tokenizer") if index.is_full_text else None,
         "phrases": bool(index.details.get("with_position")) if index.is_full_text else None,
         "rowsCovered": index.covered,
-        "rowsNotCovered": index.uncovered or None,
-        "details": json_safe(index.details) if verbose and index.details else None,
+        "details": json_safe(index.details) if index.details else None,
     }
-    return _without(shown, None)
+    return _without(shown | (details if verbose else {}), None)
 
 
 def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict[str, Any]:
-    columns = itertools.islice(layout.schema, 200 if verbose else 0)
+    columns = itertools.islice(layout.schema, 200)
     unsearched = [column for column in layout.schema if holds_vectors(column.type) and not _vector_length(column.type)]
     shown: dict[str, Any] = {
         "name": layout.table,
         "rows": layout.rows,
         "textColumn": layout.text.name if layout.text else None,
         "vectorColumn": layout.vector,
-        "vectorLength": layout.vectors[layout.vector] if layout.vector else None,
         "embeddingModel": status.model_of(layout),
-        "titleColumns": [column.name for column in layout.title[:3]],
-        "sourceColumns": [column.name for column in layout.source[:3]],
-        "vectorTypes": {column.name: str(column.type) for column in unsearched},
-        "chosenBy": dict(layout.chosen_by),
         "searchTypes": status.search_types(layout),
         "bestSearchType": next(iter(status.search_types(layout)), None),
         "indexes": [_index_object(index, verbose=verbose) for index in layout.indexes[:50]],
+        # That a table has no vectors is told by its search types.
+        "note": shorten(status.notes(layout).partition(";")[0], 600) if layout.vectors or not layout.text else "",
+    }
+    details = {
+        "titleColumns": [column.name for column in layout.title[:3]],
+        "sourceColumns": [column.name for column in layout.source[:3]],
         "note": shorten(status.notes(layout), 600),
+        "vectorLength": layout.vectors[layout.vector] if layout.vector else None,
+        "vectorTypes": {column.name: str(column.type) for column in unsearched},
+        "chosenBy": dict(layout.chosen_by),
         "columns": {shorten(one_line(c.name), 120): shorten(one_line(str(c.type)), 200) for c in columns},
     }
-    return _without(shown, None, "", [], {})
+    return _without(shown | (details if verbose else {}), None, "", [], {})
 
 
-def _stats_object(stats: Stats, path: str | None) -> dict[str, Any]:
+def _stats_object(stats: Stats, path: str | None, *, verbose: bool) -> dict[str, Any]:
     types, note = stats.file_types, stats.left_out
     if types and len(types) > MOST_FILE_TYPES:
         note = f"Only the {MOST_FILE_TYPES} commonest of {len(types)} file types are shown."
     shown = {
         "table": stats.table,
-        "folder": path and shorten(shown_path(path), 1000),
+        "folder": shorten(shown_path(path), 1000) if path and verbose else None,
         "totalFiles": stats.files,
         "totalChunks": stats.chunks,
         "fileTypes": None if types is None else dict(itertools.islice(types.items(), MOST_FILE_TYPES)),
@@ -5970,18 +5976,31 @@ def check_object(check: Check) -> dict[str, Any]:
     return _without({"name": check.name, "status": check.status, "message": check.message, "remedy": check.remedy}, "")
 
 
-def _status_object(status: Status) -> dict[str, Any]:
+def _health_lines(status: Status) -> list[dict[str, Any]]:
+    """The checks as they stand in JSON; those that are well, and those that repeat the note of a table, only as their numbers."""
+    noted = tuple(f"{layout.table}: {note}" for layout in status.tables if (note := status.table_note(layout)))
+    repeated = [check for check in status.checks if check.status != "ok" and check.message.startswith(noted)]
+    well = [check for check in status.checks if check.status == "ok"]
+    also = f", {len(repeated)} repeat notes of tables" if repeated else ""
+    count = Check("other checks", "ok", f"{len(well)} are well{also}; verbose lists them.")
+    lines = [check for check in status.checks if check not in (*well, *repeated)]
+    return [check_object(check) for check in (*lines, *[count] * bool(well or repeated))]
+
+
+def _status_object(status: Status, *, verbose: bool) -> dict[str, Any]:
     """The status without its tables and the lines on the health."""
     settings, lookup = status.settings, status.key
     embeddings = {
         "available": status.embeddings or any(not match.problem for match in status.matches.values()),
-        "local": status.local or LOCAL_MODEL,
+        "local": status.local or (LOCAL_MODEL if verbose else ""),
         "model": settings.embedding_model,
         "dimensions": settings.embedding_dimensions,
+        "why": "" if status.matches else status.why_no_embeddings,
+        "keychain": " ".join(map(str, lookup.reasons if verbose else lookup.unread)),
+    }
+    details = {
         "endpoint": host_of(settings.endpoint),
         "key": f"from the {lookup.place}" if lookup.place else "none",
-        "why": "" if status.matches else status.why_no_embeddings,
-        "keychain": " ".join(map(str, lookup.reasons)),
     }
     unreadable = itertools.islice(status.unreadable.items(), 50)
     answer: dict[str, Any] = {
@@ -5992,21 +6011,21 @@ def _status_object(status: Status) -> dict[str, Any]:
         "defaultTable": status.default_table,
         "defaultTableProblem": shorten(status.default_problem, 600),
         "defaultSearchType": settings.search_type,
-        "embeddings": _without(embeddings, ""),
+        "embeddings": _without(embeddings | (details if verbose else {}), ""),
         "settingProblems": [str(problem) for problem in settings.problems],
         "unreadableTables": {name: shorten(error.cause, 300) for name, error in unreadable},
     }
     answer = _without(json_safe(answer, text_limit=1000), "", [], {})
-    return answer | ({"stats": _stats_object(status.stats, settings.path)} if status.stats else {})
+    return answer | ({"stats": _stats_object(status.stats, settings.path, verbose=verbose)} if status.stats else {})
 
 
 def status_json(status: Status, *, verbose: bool) -> str:
     """The status as compact JSON below MAX_ANSWER_BYTES: tables are left out first, then lines on the health."""
 
     def answers() -> Iterator[dict[str, Any]]:
-        answer = _status_object(status)
+        answer = _status_object(status, verbose=verbose)
         tables = [_table_object(status, layout, verbose=verbose) for layout in status.tables]
-        health = [check_object(check) for check in status.checks]
+        health = [check_object(check) for check in status.checks] if verbose else _health_lines(status)
         yield answer | {"health": health, "tables": tables}
         for count in _fewer(len(tables) * 3 // 4):
             note = f"Only {count} of {len(tables)} tables are shown."
@@ -7002,12 +7021,16 @@ TOOLS = (
     Tool(
         "lancedb_status",
         "Show folder, tables and embeddings",
-        "Reports the connection, the tables with their rows, the columns chosen and why, the indexes, the searches that "
-        "work and the best one, the default table's sources and its chunks by file type, whether embeddings are available, and a health check of "
-        "folder, settings, key and disk. Use it first, or when a search fails.",
+        "Reports the connection, the tables with their rows, the columns chosen, the indexes, the searches that work and the "
+        "best one, the default table's sources and its chunks by file type, whether embeddings are available, and what a "
+        "health check of folder, settings, key and disk finds wrong. Use it first, or when a search fails.",
         (
             Parameter(
-                "verbose", "boolean", "Include the column names and types of each table, for filters.", default=False
+                "verbose",
+                "boolean",
+                "Include the column names and types of each table, for filters, and all details, such as why a column "
+                "was chosen and every check.",
+                default=False,
             ),
         ),
         lambda searcher, verbose: status_json(examined_status(searcher), verbose=verbose),
@@ -7797,7 +7820,9 @@ def build_parser(given: str = "") -> argparse.ArgumentParser:
         if tool := find_tool(f"lancedb_{name}") if run is command_tool else None:
             add_tool_options(command, tool)
         elif name == "status":
-            command.add_argument("--verbose", action="store_true", help="with --json, the columns of each table too")
+            command.add_argument(
+                "--verbose", action="store_true", help="with --json, the columns of each table and all details too"
+            )
         elif run is command_of_other_module and name == given:
             other_module(name).OPTIONS.get(name, lambda _parser: None)(command)
         if name not in ("init", "version", "verify", "cache", "demo"):

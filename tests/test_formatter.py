@@ -464,7 +464,7 @@ TECHNICAL = ("contentHash", "file_hash", "md5", "sha256", "Checksum", "token_cou
 LIKE_THEM = ("hashtags", "password", "words", "tokens", "count", "published", "chunk_index", "place", "size", "shape")
 
 
-def test_what_is_technical_is_left_out_unless_the_page_is_filtered_by_it() -> None:
+def test_what_is_technical_is_left_out_unless_the_page_is_filtered_or_ordered_by_it() -> None:
     row = {name: f"x{name}" for name in (*TECHNICAL, *LIKE_THEM)}
     page = make_page([make_hit(1, "zebra", metadata={**row, "meta": row})])
     (hit,) = json.loads(search_json(page))["hits"]
@@ -472,6 +472,9 @@ def test_what_is_technical_is_left_out_unless_the_page_is_filtered_by_it() -> No
     request = dataclasses.replace(page.request, conditions={"$or": [{"meta.wordCount": {"gt": 3}}, {"md5": "x"}]})
     (hit,) = json.loads(search_json(dataclasses.replace(page, request=request)))["hits"]
     assert set(hit["metadata"]) == {*LIKE_THEM, "meta", "wordCount", "md5"}
+    request = dataclasses.replace(page.request, query="", sort={"wordCount": True})
+    (hit,) = json.loads(search_json(dataclasses.replace(page, request=request)))["hits"]
+    assert set(hit["metadata"]) == {*LIKE_THEM, "meta", "wordCount"}
 
 
 def test_what_repeats_title_or_source_is_left_out() -> None:

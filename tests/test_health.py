@@ -359,7 +359,7 @@ def test_a_folder_that_does_not_answer_is_a_status_in_time(
 
 
 def stats_of(searcher: lancelot.Searcher) -> dict[str, Any] | None:
-    answer = json.loads(lancelot.status_json(lancelot.examined_status(searcher), verbose=False))
+    answer = json.loads(lancelot.status_json(lancelot.examined_status(searcher), verbose=True))
     found: dict[str, Any] | None = answer.get("stats")
     return found
 

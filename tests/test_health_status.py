@@ -41,8 +41,10 @@ def indexed(make_table: Callable[..., Path]) -> Path:
 def test_indexes_are_told_with_their_tokenizer_and_the_rows_they_cover(
     indexed: Path, make_searcher: MakeSearcher
 ) -> None:
-    table = table_of(make_searcher(LANCEDB_PATH=indexed))
+    table = table_of(make_searcher(LANCEDB_PATH=indexed), verbose=True)
     assert table["rows"] == 5
+    for index in table["indexes"]:
+        index.pop("details", None)
     assert sorted(table["indexes"], key=lambda index: index["columns"]) == [
         {
             "columns": ["text"],
@@ -127,7 +129,7 @@ def test_why_a_column_was_chosen_is_told(
         name: pa.array([[1.0] * value], pa.list_(pa.float32(), value)) if isinstance(value, int) else value
         for name, value in columns.items()
     }
-    assert table_of(make_searcher(LANCEDB_PATH=make_table(made), **environ))["chosenBy"] == reasons
+    assert table_of(make_searcher(LANCEDB_PATH=make_table(made), **environ), verbose=True)["chosenBy"] == reasons
 
 
 def test_a_table_without_text_is_listed_as_one_that_cannot_be_searched(
@@ -146,5 +148,23 @@ def test_a_table_without_text_is_listed_as_one_that_cannot_be_searched(
 
 def test_a_status_of_real_folders_is_short(make_searcher: MakeSearcher, expected: dict[str, Any]) -> None:
     for folder in expected:
-        status = lancelot.status_json(make_searcher(LANCEDB_PATH=DATABASES / folder).status(), verbose=False)
-        assert len(status) < 2000
+        status = lancelot.examined_status(make_searcher(LANCEDB_PATH=DATABASES / folder))
+        assert len(lancelot.status_json(status, verbose=False)) < 900
+
+
+def test_of_the_checks_only_those_that_found_something_are_listed_unless_all_are_asked_for(
+    make_table: Callable[..., Path], make_searcher: MakeSearcher
+) -> None:
+    folder = make_table({"path": ["/a.py"], "vector": pa.array([[1.0, 0.0]], pa.list_(pa.float32(), 2))})
+    status = lancelot.examined_status(make_searcher(LANCEDB_PATH=folder, LANCEDB_DEFAULT_LIMIT="many"))
+    short, all_of_it = (json.loads(lancelot.status_json(status, verbose=v)) for v in (False, True))
+    listed = [line["status"] for line in all_of_it["health"]]
+    assert [(line["name"], line["status"]) for line in short["health"]] == [
+        ("settings", "failed"),
+        ("other checks", "ok"),
+    ]
+    assert short["health"][-1]["message"] == (
+        f"{listed.count('ok')} are well, 1 repeat notes of tables; verbose lists them."
+    )
+    assert (listed.count("warning"), listed.count("failed")) == (1, 1)
+    assert short["tables"][0]["note"] in [line["message"] for line in all_of_it["health"]][listed.index("warning")]

@@ -61,7 +61,7 @@ def test_for_programs_it_is_json_that_the_status_shares(run: Run) -> None:
     health = json.loads(ended.out)["health"]
     assert ended.code == 0
     assert list(dict.fromkeys(line["name"] for line in health)) == NAMES
-    status = json.loads(run("status", "--path", SMALL, "--json").out)["health"]
+    status = json.loads(run("status", "--path", SMALL, "--json", "--verbose").out)["health"]
     assert [line["name"] for line in status] == [line["name"] for line in health if line["name"] not in NAMES[-4:]]
 
 

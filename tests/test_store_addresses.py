@@ -205,7 +205,7 @@ def test_what_keeps_a_bucket_from_being_read_is_told_without_secrets(
 def test_the_health_says_whether_the_bucket_was_reached(
     path: str, lines: list[tuple[str, str]], told: str, object_store: ObjectStore
 ) -> None:
-    status = json.loads(command_line(object_store.variables(path), "status", "--json").stdout)
+    status = json.loads(command_line(object_store.variables(path), "status", "--json", "--verbose").stdout)
     found = [line for line in status["health"] if line["name"] in ("folder", "tables")]
     assert [(line["name"], line["status"]) for line in found] == lines
     assert found[0]["message"] == told

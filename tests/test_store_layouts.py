@@ -505,7 +505,7 @@ def test_a_column_of_several_vectors_a_row_is_searched_with_one(
     )
     page = find(searcher, "zebra", "auto")  # two rows have no vector, so that words are looked for too
     assert (page.ran, [hit.id for hit in page.hits]) == ("hybrid", [0, 1, 2, 3])
-    table = answer(searcher, "lancedb_status")["tables"][0]
+    table = answer(searcher, "lancedb_status", verbose=True)["tables"][0]
     assert (table["vectorColumn"], table["vectorLength"]) == ("vector", 2)
     assert table["vectorTypes"] == {"vector": "list<item: fixed_size_list<item: float>[2]>"}
     searcher.embedder.usual = (1.0, 0.0, 0.0)  # type: ignore[attr-defined]
@@ -520,7 +520,7 @@ def test_vectors_of_bytes_are_told_by_name_and_type_and_left_out_of_hits(
     several = pa.array([[[1, 0]], []], pa.list_(pa.list_(kind, 2)))
     searcher = searcher_of(make_table({"text": ["a zebra", "a lion"], "bits": bits, "several": several}))
     told = f"the column bits holds fixed_size_list<item: {kind}>[2], not fixed-size vectors of floats"
-    table = answer(searcher, "lancedb_status")["tables"][0]
+    table = answer(searcher, "lancedb_status", verbose=True)["tables"][0]
     assert table["note"] == f"no vector search: {told}"
     assert list(table["vectorTypes"]) == ["bits", "several"]
     for named in ({}, {"vector_column": "bits"}):
