@@ -3806,6 +3806,11 @@ class EndpointEmbedder(_Endpoint, Embedder):
             self.length = MODEL_LENGTHS.get(self.model)
 
     @property
+    def is_set(self) -> bool:
+        """Return whether there is a key, or the settings name an address, be it a wrong one, or a model."""
+        return self.is_named or self._settings.is_invalid("OPENAI_BASE_URL") or self.available
+
+    @property
     def why_not(self) -> str:
         """Why there are no embeddings: neither an address was set, nor is there a key for OpenAI."""
         if self.model == LOCAL_NAME:
@@ -7127,9 +7132,31 @@ STOP_SECONDS = 10.0
 """What a run is given to finish its commit before it is ended; nothing is lost then either."""
 
 
+PACE_SECONDS = 2.0
+"""How long work must have gone on before it is said how long it takes."""
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in words, such as `1 second` or `5 minutes`."""
+    minutes = round(seconds / 60)
+    return plural(minutes, "minute") if minutes > 1 else plural(math.ceil(seconds), "second")
+
+
+@dataclass
+class Pace:
+    """When each kind of work began, and so how long it takes."""
+
+    _began: dict[str, float] = field(default_factory=dict)
+
+    def seconds_left(self, doing: str, done: int, total: int) -> float:
+        """Return how long a kind of work will go on; 0 if that is not known yet."""
+        seconds = time.monotonic() - self._began.setdefault(doing, time.monotonic())
+        return seconds / done * (total - done) if done and seconds > PACE_SECONDS else 0.0
+
+
 async def follow_run(output: Any, report: Callable[[float, float, str], Awaitable[None]]) -> dict[str, Any]:
     """Report the progress that a run prints line by line; return its last word, {} if it died without one."""
-    pending, last, files = b"", dict[str, Any](), 0
+    pending, last, files, pace = b"", dict[str, Any](), 0, Pace()
     async for part in output:
         *lines, pending = (pending + part).split(b"\n")
         for line in lines:
@@ -7137,11 +7164,13 @@ async def follow_run(output: Any, report: Callable[[float, float, str], Awaitabl
             if doing := last.get("doing"):
                 done, total = last["done"], last["total"]
                 files = total if doing == "files" else files
-                # All is counted in files: filling in vectors and building indexes are one more each.
+                # All is counted in files: building indexes and filling in vectors are one more each.
                 overall = (
-                    done if doing == "files" else files + ("vectors", "indexes").index(doing) + done / (total or 1)
+                    done if doing == "files" else files + ("indexes", "vectors").index(doing) + done / (total or 1)
                 )
-                await report(overall, files + 2.0, f"{doing}: {done:,} of {total:,}")
+                left = pace.seconds_left(doing, done, total)
+                message = f"{doing}: {done:,} of {total:,}" + (f", about {duration(left)} left" if left else "")
+                await report(overall, files + 2.0, message)
     return {} if "doing" in last else last
 
 

@@ -1398,36 +1398,70 @@ class FileFinder:
 # ======================================================================================================================
 # Embedding
 # ======================================================================================================================
-# Texts are embedded in batches, a few at a time, and each batch is sent again while the server is busy. Once a server
-# fails for good, what is left gets no vector: the table can be searched by words, and a later run fills them in.
+# A table keeps the embedder that made its vectors: an endpoint, or the local model, which is for new tables where nothing
+# else is set. Texts are embedded in batches, a few at a time, and each batch is sent again while the server is busy. Once
+# a server fails for good, what is left gets no vector: the table can be searched by words, and a later run fills them in.
 
 
 BULK_TEXTS = 64
 BULK_CALLS = 4
 BULK_RETRIES = 6
 BULK_SECONDS = 300.0
+LOCAL_TEXTS = 16
+"""The local model takes one second or less for so many, after which a run can stop; one call uses all processors."""
 
 
 @dataclass
 class BulkEmbedder:
-    """Embeds many texts; `failure` is the sentence on why no more are sent, or "" as long as the server works."""
+    """Embeds many texts by `server`; `failure` is the sentence on why no more are sent, or "" as long as that works."""
 
-    server: lancelot.Embedder
+    endpoint: lancelot.EndpointEmbedder
+    local: lancelot.LocalEmbedder
     stop: threading.Event = field(default_factory=threading.Event)
-    failure: str = field(default="", init=False)
+    failure: str = ""
+    _chosen: lancelot.Embedder | None = field(default=None, init=False)
+    _choice: str = field(default="", init=False)
     _refused: set[str] = field(default_factory=set, init=False)
     _worked: bool = field(default=False, init=False)
 
     @property
+    def server(self) -> lancelot.Embedder:
+        """The embedder that makes the vectors: the endpoint's, unless another was chosen."""
+        return self._chosen or self.endpoint
+
+    def choose(self, made_by: str | None, *, force: bool) -> None:
+        """Choose the embedder for a table by the model that made its vectors, or None if it has none.
+
+        By force that of the settings takes its place; the local model takes an endpoint's only if it is asked for by name.
+        """
+        if self.failure:
+            return
+        is_named = self.endpoint.model == lancelot.LOCAL_NAME
+        is_default = not is_named and self.local.is_wanted and not self.endpoint.is_set
+        wanted = self._chosen = self.local if is_named or is_default else self.endpoint
+        if made_by in (None, wanted.model) or (force and not is_default):
+            return
+        self._chosen = self.local if made_by == lancelot.LOCAL_MODEL else self.endpoint
+        anew = f"--force{' with EMBEDDING_MODEL=local' if is_default else ''} makes them by {wanted.model}."
+        if not self.server.available:
+            self._choice = f"The vectors are by {made_by}, and new chunks are left without one. {self.server.why_not}"
+            self._choice += f" {anew}" if wanted.available else ""
+        elif self.endpoint.is_named or self.server is not wanted:
+            self._choice = f"The vectors are by {made_by}, which is used again; {anew}"
+
+    @property
     def works(self) -> bool:
         """Return whether vectors can be made, and the server has not failed."""
-        return self.server.available and not self.failure
+        return not self.failure and self.server.available
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on why texts have no vector."""
-        notes = [] if self.server.available else [self.server.why_not]
-        notes += [f"Chunks were left without a vector: {self.failure}"] if self.failure else []
+        """Sentences on why texts have no vector, or one of another model than that of the settings."""
+        notes = [self._choice] if self._choice else []
+        if self.failure:
+            notes.append(f"Chunks were left without a vector: {self.failure}")
+        elif not notes and not self.server.available:
+            notes.append(self.server.why_not)
         refused = plural(len(self._refused), "text")
         return notes + ([f"The embedding server gave no vector for {refused}."] if self._refused else [])
 
@@ -1436,12 +1470,18 @@ class BulkEmbedder:
         (vector,) = self.embed([lancelot.PLAIN_TEXT], model=model)
         return len(vector) if vector else 0
 
-    def embed(self, texts: Sequence[str], *, model: str) -> list[lancelot.Vector[float] | None]:
-        """The vector of each text, or None for one that gets none."""
-        batches = [list(texts[start : start + BULK_TEXTS]) for start in range(0, len(texts), BULK_TEXTS)]
-        with concurrent.futures.ThreadPoolExecutor(BULK_CALLS) as pool:
-            vectors = pool.map(lambda batch: self._batch(batch, model, BULK_RETRIES), batches)
-            return list(itertools.chain.from_iterable(vectors))
+    def embed(
+        self, texts: Sequence[str], *, model: str, report: Callable[[int], None] = lambda _done: None
+    ) -> list[lancelot.Vector[float] | None]:
+        """The vector of each text, or None for one that gets none; `report` gets how many are done."""
+        size, calls = (LOCAL_TEXTS, 1) if self.server is self.local else (BULK_TEXTS, BULK_CALLS)
+        batches = [list(texts[start : start + size]) for start in range(0, len(texts), size)]
+        vectors: list[lancelot.Vector[float] | None] = []
+        with concurrent.futures.ThreadPoolExecutor(calls) as pool:
+            for made in pool.map(lambda batch: self._batch(batch, model, BULK_RETRIES), batches):
+                vectors += made
+                report(len(vectors))
+        return vectors
 
     def _batch(self, texts: list[str], model: str, retries: int) -> list[lancelot.Vector[float] | None]:
         if self.failure or self.stop.is_set():
@@ -1727,7 +1767,7 @@ class ChunkTable:
 # ======================================================================================================================
 # A run compares the folder with what the table holds of it, and commits in batches, so that one that was stopped leaves
 # a table that can be searched and the next run goes on from there. Vectors come last, also those that earlier runs left
-# out. A lock file keeps a second writer out.
+# out, since they can take long: until then all words are found. A lock file keeps a second writer out.
 
 
 LOCK_FILE = ".lancelot.lock"
@@ -1819,8 +1859,8 @@ def hash_file(path: Path) -> str:
 class IndexRun:
     """One run over a folder, which can be stopped between two commits, and what it did.
 
-    `report` gets what is being done ("files", "vectors", "indexes"), how many are done, and of how many. `chunks` are those
-    of the folder in the table; `partial` says that not all of the folder could be looked at.
+    `report` gets what is being done ("files", "indexes", "vectors"), how many are done, and of how many. `chunks` are those
+    of the folder in the table, `model` the one of its vectors; `partial` says that not all of the folder could be looked at.
     """
 
     request: IndexRequest
@@ -1834,6 +1874,7 @@ class IndexRun:
     removed: int = 0
     chunks: int = 0
     without_vector: int = 0
+    model: str | None = None
     ignored: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -1854,11 +1895,12 @@ class IndexRun:
             with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
                 table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
                 self._check_removal(table.known() if table else {}, listing, confirm)
+                self.embedder.choose(table.model if table else None, force=request.force)
                 if table and not request.dry_run:
                     self._update_table(table, listing)
                 else:
                     self._index_files(None, listing)
-        self.notes += self.embedder.notes
+            self.notes += self.embedder.notes
         self.seconds = time.monotonic() - started
         return self
 
@@ -1929,16 +1971,15 @@ class IndexRun:
             length = embedder.length_of(model)
             if length and (model, length) != (table.model, table.length):
                 table.add_column(vector_field(model, length))
-        elif embedder.works and embedder.server.is_named and model != table.model:
-            self.notes.append(f"The vectors are by {table.model}, which is used again; --force makes them by {model}.")
         self._index_files(table, listing)
         if not self.stop.is_set():
             if self._touched:
                 table.update(("id", "modified_at", SIZE_COLUMN), self._touched)
-            if table.length:
-                self._fill_in_vectors(table)
             self.report("indexes", 0, 1)
             table.make_indexes(self.request.language)
+            if table.length:
+                self._fill_in_vectors(table)
+        self.model = table.model
         self.without_vector = sum(map(is_below(self.request.folder), table.note_vectors()))
 
     def _index_files(self, table: ChunkTable | None, listing: FileFinder) -> None:
@@ -1995,14 +2036,19 @@ class IndexRun:
     def _fill_in_vectors(self, table: ChunkTable) -> None:
         """Embed the chunks that have no vector, also those of earlier runs: without a key, or while a server failed."""
         missing = table.rows("id", where=f"{VECTOR_COLUMN} IS NULL")["id"].to_pylist()
-        for start in range(0, len(missing), BATCH_CHUNKS):
+        done = 0
+
+        def report(more: int) -> None:
+            self.report("vectors", done + more, len(missing))
+
+        for done in range(0, len(missing), BATCH_CHUNKS):
             if not self.embedder.works or self.stop.is_set():
                 return
-            self.report("vectors", start, len(missing))
-            where = any_of("id", missing[start : start + BATCH_CHUNKS])
+            report(0)
+            where = any_of("id", missing[done : done + BATCH_CHUNKS])
             rows = table.rows("id", "text", where=where).to_pylist()
             texts = list(dict.fromkeys(row["text"] for row in rows))
-            made = self.embedder.embed(texts, model=table.model or self.embedder.server.model)
+            made = self.embedder.embed(texts, model=table.model or self.embedder.server.model, report=report)
             if lengths := {len(vector) for vector in made if vector} - {table.length}:
                 change = f"vectors of length {max(lengths)} now, and those of the table have {table.length}"
                 self.embedder.failure = f"{table.model} gives {change}; --force makes all of them anew."
@@ -2010,6 +2056,8 @@ class IndexRun:
             filled = [(row["id"], vectors[row["text"]]) for row in rows if row["text"] in vectors]
             if filled:
                 table.update(("id", VECTOR_COLUMN), filled)
+        if missing and not self.stop.is_set():
+            table.make_indexes(self.request.language)
 
 
 def index_object(run: IndexRun) -> dict[str, Any]:
@@ -2035,8 +2083,8 @@ def index_object(run: IndexRun) -> dict[str, Any]:
         "dryRun": run.request.dry_run,
         "stopped": run.stop.is_set(),
     }
-    lists = {"ignored": run.ignored, "failed": failed, "notes": run.notes}
-    return answer | {name: value for name, value in lists.items() if value}
+    others = {"embeddingModel": run.model, "ignored": run.ignored, "failed": failed, "notes": run.notes}
+    return answer | {name: value for name, value in others.items() if value}
 
 
 def index_lines(run: IndexRun) -> str:
@@ -2047,6 +2095,8 @@ def index_lines(run: IndexRun) -> str:
     files = f"{plural(run.new + run.updated + run.unchanged, 'file')} ({counts})"
     chunks = f"{plural(run.chunks, 'chunk')} in {run.seconds:.1f} s"
     lines = [f"{did} {request.name} into the table {request.table} of {request.database}: {files}, {chunks}"]
+    if run.model:
+        lines.append(f"vectors by {run.model}")
     if 0 < run.without_vector < run.chunks:
         lines.append(f"without a vector: {plural(run.without_vector, 'chunk')}")
     if run.ignored:
@@ -2061,6 +2111,10 @@ def index_lines(run: IndexRun) -> str:
 # ======================================================================================================================
 # COMMANDS and OPTIONS are what the command line of `lancelot` looks up here. A run reports to a person with a bar, to
 # another program in lines of JSON, and stops between two commits when it is asked to.
+
+
+LONG_SECONDS = 10
+"""Embedding that takes longer is announced."""
 
 
 def _stop_event(*, at_end_of_input: bool) -> threading.Event:
@@ -2110,13 +2164,11 @@ def _confirm_removal(message: str) -> bool:
 
 def _index(session: Session, report: Callable[[str, int, int], None]) -> IndexRun:
     options, request = session.arguments, check_request(_index_request(session))
-    stop, embedder = _stop_event(at_end_of_input=options.report), lancelot.EndpointEmbedder(session.settings)
-    if options.no_vectors:
-        embedder = lancelot.EndpointEmbedder(
-            lancelot.load_settings({}, request.database), key=lambda _: lancelot.KeyLookup(None)
-        )
+    stop, endpoint = _stop_event(at_end_of_input=options.report), lancelot.EndpointEmbedder(session.settings)
+    failure = "--no-embeddings was given." if options.no_embeddings else ""
+    embedder = BulkEmbedder(endpoint, lancelot.LocalEmbedder(session.settings), stop, failure)
     with Extractor([*session.command, lancelot.EXTRACT_COMMAND], environ=session.environ) as extractor:
-        run = IndexRun(request, BulkEmbedder(embedder, stop=stop), extractor, report, stop)
+        run = IndexRun(request, embedder, extractor, report, stop)
         return run.run(confirm=(lambda _message: True) if options.yes else _confirm_removal)
 
 
@@ -2142,16 +2194,27 @@ def _index_for_program(session: Session) -> int:
 def _index_for_person(session: Session) -> int:
     import tqdm
 
-    at_terminal = sys.stderr is not None and sys.stderr.isatty()
+    at_terminal, pace, is_told = sys.stderr is not None and sys.stderr.isatty(), lancelot.Pace(), False
     with tqdm.tqdm(file=sys.stderr, leave=False, disable=not at_terminal) as bar:
 
         def report(doing: str, done: int, total: int) -> None:
-            if bar.desc != f"{doing}: ":
-                bar.set_description(doing, refresh=False)
-                bar.reset(total)
-            bar.update(done - bar.n)
+            nonlocal is_told
+            left = pace.seconds_left(doing, done, total)
+            if doing == "vectors" and left > LONG_SECONDS and not is_told:
+                is_told = True
+                bar.clear()
+                lancelot.say(
+                    f"Embedding {plural(total, 'chunk')} takes about {lancelot.duration(left)}. Words find all of them "
+                    "already. A run that is stopped goes on where it was when it is started again.",
+                    to=sys.stderr,
+                )
+            if at_terminal:
+                if bar.desc != f"{doing}: ":
+                    bar.set_description(doing, refresh=False)
+                    bar.reset(total)
+                bar.update(done - bar.n)
 
-        run = _index(session, report if at_terminal else lambda *_: None)
+        run = _index(session, report)
     lancelot.print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: index_lines(run))
     return 130 if run.stop.is_set() else int(run.partial)
 
@@ -2206,11 +2269,15 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
         ("--language", language, shown),
         ("--force", flag, "read every file anew, also those that did not change"),
         ("--force-empty", flag, "take every file out where the folder has none any more; its disk may be missing"),
+        (
+            "--no-embeddings",
+            flag,
+            "make no vectors, and look for no key: a later run without this makes those that are missing",
+        ),
         ("--no-patterns", flag, "forget the patterns of the runs before, which hold where none is given"),
         ("--yes", flag, "do not ask before more than half of the table is taken out of it"),
         ("--dry-run", flag, "only say what would be done"),
         ("--report", flag, argparse.SUPPRESS),
-        ("--no-vectors", flag, argparse.SUPPRESS),  # for `demo`: look for no key and ask no server, whatever is set
         ("--within", {"type": Path}, argparse.SUPPRESS),
     )
     for option, keywords, shown in options:

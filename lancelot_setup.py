@@ -1294,7 +1294,7 @@ def _index_documentation(session: Session, folder: Path) -> str:
     # The package that the module came with has it in its metadata.
     packed = "" if readme.is_file() else importlib.metadata.metadata(PROGRAM)["Description"]
     (docs / "README.md").write_text(packed or readme.read_text(encoding="utf-8"), encoding="utf-8")
-    options = ["--path", str(folder / "db"), "--table", DEMO_TABLE, "--no-vectors"]
+    options = ["--path", str(folder / "db"), "--table", DEMO_TABLE, "--no-embeddings"]
     known = {setting.name for setting in lancelot.SETTINGS}
     environ = {name: value for name, value in session.environ.items() if name not in known}
     done = subprocess.run(  # noqa: S603 - our own command and paths

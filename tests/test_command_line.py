@@ -712,7 +712,7 @@ def test_what_the_demo_indexes_is_sent_to_no_server_that_is_set(
     monkeypatch.setenv("OPENAI_BASE_URL", embedding_server())
     monkeypatch.setenv("EMBEDDING_MODEL", "hash-embedder-384")
     words = ("index", str(tmp_path / "docs"), "--path", str(tmp_path / "db"), "--json")
-    assert json.loads(run(*words, "--no-vectors").out)["chunksWithoutVector"] == 1
+    assert json.loads(run(*words, "--no-embeddings").out)["chunksWithoutVector"] == 1
     assert json.loads(run(*words, "--force").out)["chunksWithoutVector"] == 0
 
 

@@ -53,10 +53,9 @@ def serve(make_settings: Callable[..., lancelot.Settings]) -> Iterator[Callable[
         server = BusyServer(decide, bad)
         running.append(server)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        embedder = lancelot.EndpointEmbedder(
-            make_settings(OPENAI_BASE_URL=f"{server.host}/v1"), key=lambda _: lancelot.KeyLookup(None)
-        )
-        return server, lancelot_index.BulkEmbedder(embedder)
+        settings = make_settings(OPENAI_BASE_URL=f"{server.host}/v1")
+        endpoint = lancelot.EndpointEmbedder(settings, key=lambda _: lancelot.KeyLookup(None))
+        return server, lancelot_index.BulkEmbedder(endpoint, lancelot.LocalEmbedder(settings))
 
     yield start
     for server in running:

@@ -19,7 +19,7 @@ from typing import Any
 import lancedb
 import pyarrow as pa
 import pytest
-from conftest import child_environment
+from conftest import Run, child_environment
 
 import lancelot
 import lancelot_index
@@ -55,9 +55,10 @@ def index(
 
     def run(folder: Path, *, yes: bool = False, **options: Any) -> lancelot_index.IndexRun:
         variables = {name: options.pop(name) for name in list(options) if name.isupper()}
-        embedder = lancelot.EndpointEmbedder(make_settings(**variables), key=lambda _: lancelot.KeyLookup(None))
+        settings = make_settings(**variables)
+        endpoint = lancelot.EndpointEmbedder(settings, key=lambda _: lancelot.KeyLookup(None))
         request = lancelot_index.IndexRequest(folder, tmp_path / "db", **{"table": "documents", **options})
-        bulk = lancelot_index.BulkEmbedder(embedder)
+        bulk = lancelot_index.BulkEmbedder(endpoint, lancelot.LocalEmbedder(settings))
         started = lancelot_index.IndexRun(lancelot_index.check_request(request), bulk, extractor)
         return started.run(confirm=lambda _message: yes)
 
@@ -898,3 +899,94 @@ def test_a_run_that_is_stopped_ends_soon_and_leaves_whole_files(
     assert len(by_file) == answer["totalFiles"]
     summary = index(many_files)
     assert summary.new + summary.unchanged == 1200
+
+
+# The local model
+
+ON = {"LANCELOT_LOCAL_MODEL": "on"}
+NOTES = {
+    "leak.md": "# Boiler\n\nThe seal broke and water escaped.\n",
+    "pay.md": "# Bill\n\nTo be paid in thirty days.\n",
+}
+
+
+def make_files(folder: Path, texts: dict[str, str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def vectors_of(tmp_path: Path) -> list[list[float] | None]:
+    table = open_table(tmp_path)
+    return table.to_arrow()["vector"].to_pylist() if "vector" in table.schema.names else [None] * table.count_rows()
+
+
+def test_where_nothing_else_is_set_the_local_model_embeds_and_meaning_finds(
+    tmp_path: Path, index: Index, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    folder = make_files(tmp_path / "notes", NOTES)
+    run = index(folder, **ON)
+    assert (run.model, run.without_vector, run.notes) == (lancelot.LOCAL_MODEL, 0, [])
+    searcher = make_searcher(LANCEDB_PATH=tmp_path / "db", **ON)
+    page = searcher.search(lancelot.SearchRequest("leaking heater", 5, "auto"))
+    assert (page.ran, page.hits[0].title) == ("vector", "Boiler")
+    version = open_table(tmp_path).version
+    index(folder, **ON)
+    assert open_table(tmp_path).version == version
+
+
+def test_a_table_without_vectors_gets_them_in_the_next_run_and_none_when_they_are_not_wanted(
+    tmp_path: Path, index: Index, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_files(tmp_path / "notes", NOTES)
+    assert index(folder).without_vector == 2
+    assert vectors_of(tmp_path) == [None, None]
+    words = ("index", str(folder), "--path", str(tmp_path / "db"), "--json")
+    monkeypatch.setenv("LANCELOT_LOCAL_MODEL", "on")
+    report = json.loads(run(*words, "--no-embeddings").out)
+    assert report["chunksWithoutVector"] == 2
+    assert "--no-embeddings was given" in report["notes"][0]
+    assert index(folder, **ON).without_vector == 0
+    assert all(vectors_of(tmp_path))
+
+
+def test_the_local_model_leaves_the_vectors_of_an_endpoint_alone(
+    tmp_path: Path, index: Index, embedding_server: Callable[..., str]
+) -> None:
+    folder = make_files(tmp_path / "notes", NOTES)
+    served = {"OPENAI_BASE_URL": embedding_server(), "EMBEDDING_MODEL": "hash"}
+    assert index(folder, **served, **ON).model == "hash"
+    before = vectors_of(tmp_path)
+    make_files(folder, {"new.md": "# New\n\nWords that are new here.\n"})
+    later = index(folder, **ON)
+    assert (later.model, later.without_vector) == ("hash", 1)
+    assert "The vectors are by hash, and new chunks are left without one." in later.notes[0]
+    assert [vector for vector in vectors_of(tmp_path) if vector] == before
+    named = index(folder, force=True, **served | ON | {"EMBEDDING_MODEL": "local"})
+    assert (named.model, named.without_vector) == (lancelot.LOCAL_MODEL, 0)
+
+
+def test_a_table_of_the_local_model_stays_with_it_whatever_is_set(
+    tmp_path: Path, index: Index, embedding_server: Callable[..., str]
+) -> None:
+    folder = make_files(tmp_path / "notes", NOTES)
+    index(folder, **ON)
+    make_files(folder, {"new.md": "# New\n\nWords that are new here.\n"})
+    served = {"OPENAI_BASE_URL": embedding_server(), "EMBEDDING_MODEL": "hash"}
+    run = index(folder, **served, **ON)
+    assert (run.model, run.without_vector) == (lancelot.LOCAL_MODEL, 0)
+    assert "which is used again" in run.notes[0]
+    assert index(folder, force=True, **served, **ON).model == "hash"
+
+
+def test_a_damaged_model_leaves_a_table_for_words_and_says_so(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / name for name in ("model.onnx", "tokenizer.json")]
+    for file in files:
+        file.write_bytes(b"broken")
+    monkeypatch.setattr(lancelot, "local_files", lambda: files)
+    run = index(make_files(tmp_path / "notes", NOTES), **ON)
+    assert run.without_vector == 2
+    assert "is damaged" in " ".join(run.notes)
