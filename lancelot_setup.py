@@ -1276,12 +1276,20 @@ def command_cache(session: Session) -> int:
 DEMO_TABLE = "documents"
 DEMO_QUERY = "encryption"
 """The documentation has this word in other forms only, such as `encrypted`, which full-text search alone knows."""
+DEMO_MEANING = "configuration options"
+"""The documentation has a part on this that holds neither word, which only a search by meaning finds."""
 DEMO_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("lancedb_status", {}),
     ("lancedb_search", {"query": DEMO_QUERY, "searchType": "text", "limit": 3}),
     ("lancedb_search", {"query": DEMO_QUERY, "searchType": "fts", "limit": 3}),
+    ("lancedb_search", {"query": DEMO_MEANING, "searchType": "vector", "limit": 1}),
     ("lancedb_query", {"question": "Where is a key kept?", "contextBudget": 900}),
 )
+
+
+def _demo_variables(session: Session) -> dict[str, str]:
+    """Return the settings by which nothing but the local model embeds, unless it is switched off."""
+    return {"EMBEDDING_MODEL": lancelot.LOCAL_NAME, "LANCELOT_LOCAL_MODEL": session.settings.local_model}
 
 
 def _index_documentation(session: Session, folder: Path) -> str:
@@ -1294,12 +1302,12 @@ def _index_documentation(session: Session, folder: Path) -> str:
     # The package that the module came with has it in its metadata.
     packed = "" if readme.is_file() else importlib.metadata.metadata(PROGRAM)["Description"]
     (docs / "README.md").write_text(packed or readme.read_text(encoding="utf-8"), encoding="utf-8")
-    options = ["--path", str(folder / "db"), "--table", DEMO_TABLE, "--no-embeddings"]
+    options = ["--path", str(folder / "db"), "--table", DEMO_TABLE]
     known = {setting.name for setting in lancelot.SETTINGS}
     environ = {name: value for name, value in session.environ.items() if name not in known}
     done = subprocess.run(  # noqa: S603 - our own command and paths
         [*session.command, "index", str(docs), *options],
-        env=environ | {"PYTHONIOENCODING": "utf-8"},
+        env=environ | _demo_variables(session) | {"PYTHONIOENCODING": "utf-8"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         encoding="utf-8",
@@ -1316,7 +1324,8 @@ async def _show_demo(session: Session, folder: Path) -> None:
     from mcp.client.stdio import StdioServerParameters
 
     environ = {"LANCEDB_PATH": str(folder), "LANCEDB_TABLE": DEMO_TABLE, "LANCELOT_LOG_LEVEL": "error"}
-    environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"} | start_environment(session.environ)
+    environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"}
+    environ |= _demo_variables(session) | start_environment(session.environ)
     settings = lancelot.load_settings(environ, folder)
     searcher = lancelot.Searcher(
         settings, embedder=lancelot.EndpointEmbedder(settings, key=lambda _: lancelot.KeyLookup(None))
@@ -1325,6 +1334,9 @@ async def _show_demo(session: Session, folder: Path) -> None:
     server = StdioServerParameters(command=program, args=arguments, env=environ)
     async with Client(server) as client:
         for name, given in DEMO_CALLS:
+            if given.get("searchType") == "vector" and searcher.local.why_not:
+                lancelot.say_lines(f"\n{searcher.local.why_not} With it there would be a search by meaning here.")
+                continue
             result = await client.call_tool(name, given)
             text = "".join(block.text for block in result.content if block.type == "text")
             lancelot.say_lines(f"\n> {name} {lancelot.compact_json(given)}")
@@ -1347,7 +1359,8 @@ def command_demo(session: Session) -> int:
         lancelot.say_lines(_index_documentation(session, Path(folder).resolve()))
         anyio.run(_show_demo, session, Path(folder).resolve() / "db")
     lancelot.say_lines(
-        "\nThat is what an MCP client sees: full-text search knows a word in all of its forms, text search as written.\n"
+        "\nThat is what an MCP client sees: text search finds a word as it is written, full-text search in all of its forms, "
+        "and vector search what is meant, even if no word is the same.\n"
         "`index FOLDER --path DATABASE` does the same with your files, and `init` sets Lancelot up for a client."
     )
     return 0

@@ -659,7 +659,27 @@ def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Pat
     assert json.loads(text)["hits"] == []
     assert "encrypted" in json.loads(full_text)["hits"][0]["snippet"]
     assert query == "# Context from documents"
+    assert "LANCELOT_LOCAL_MODEL is off, so the local model does not embed. With it there would be" in out
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_demo_finds_by_meaning_what_shares_no_word_with_its_question(tmp_path: Path, machine: Path) -> None:
+    # A Python that can reach no other machine, in every process that it starts.
+    guard = "import socket\ndef refuse(*_):\n    raise OSError('guarded')\nsocket.socket.connect = socket.getaddrinfo = refuse\n"
+    (tmp_path / "sitecustomize.py").write_text(guard, encoding="utf-8")
+    environ = {"LANCELOT_LOCAL_MODEL": "on", "PYTHONPATH": str(tmp_path)}
+    code, out, err = finish(start("demo", environ=environ))
+    assert (code, err) == (0, "")
+    (answer,) = (part for part in out.split("\n> ")[1:] if '"vector"' in part.partition("\n")[0])
+    found = json.loads(answer.split("\n")[1])
+    assert (found["searchType"], found["embeddingModel"]) == ("vector", "all-MiniLM-L6-v2")
+    (hit,) = found["hits"]
+    words = re.findall(r"\w+", hit["title"] + hit["snippet"])
+    assert hit["title"] == "Lancelot > Settings"
+    assert len(hit["snippet"]) > 100
+    # Nor a word of the same stem.
+    assert not {word.lower()[:5] for word in words} & {word[:5] for word in lancelot_setup.DEMO_MEANING.split()}
+    assert not [path for path in machine.rglob("*") if path.is_file()]
 
 
 @posix
