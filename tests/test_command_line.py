@@ -658,7 +658,7 @@ def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Pat
     assert json.loads(status)["stats"]["fileTypes"].keys() == {".md"}
     assert json.loads(text)["hits"] == []
     assert "encrypted" in json.loads(full_text)["hits"][0]["snippet"]
-    assert query == "# Context from documents"
+    assert query.startswith("# Context from documents")
     assert "LANCELOT_LOCAL_MODEL is off, so the local model does not embed. With it there would be" in out
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -702,7 +702,7 @@ def test_the_demo_prints_lines_for_a_person_at_a_terminal(words: tuple[str, ...]
     assert full_text[0].startswith("fts search of documents: ")
     assert any(re.match(r"1\. Lancelot > .*  \d\.\d{3}", line) for line in full_text)
     assert "encrypted" in "".join(full_text)
-    assert "# Context from documents" in query
+    assert query[0].startswith("# Context from documents")
 
 
 def test_status_fits_a_terminal_and_gives_programs_whole_lines(
