@@ -3935,6 +3935,7 @@ class LocalEmbedder(Embedder):
                 if file_sum(opened) != known:
                     message = f"{file.name} is damaged"
                     raise ValueError(message)
+        onnxruntime.disable_telemetry_events()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.inter_op_num_threads = 1
@@ -4755,6 +4756,8 @@ Chosen = tuple[Embedder | None, str]
 """The embedder that searches a table, or None and why there is none."""
 
 
+ALL_TABLES = "*"
+"""Names every table of a folder in place of a name."""
 MAX_NOTES = 6
 PROOF_SECONDS = 4.0
 """How long one search compares tables with the local model before it goes on with those that are compared."""
@@ -4763,10 +4766,6 @@ PROOF_SECONDS = 4.0
 def rows_to_try(tables: int) -> int:
     """With how many rows each of so many tables is compared with the local model: a row takes up to 60 ms."""
     return SAMPLED_PARTS if tables <= 8 else 3  # noqa: PLR2004 - both stand here alone
-
-
-ALL_TABLES = "*"
-"""Names every table of a folder in place of a name."""
 
 
 def each_table(tables: Sequence[Any], call: Callable[[int, Any], T]) -> tuple[dict[int, T], dict[str, LancelotError]]:
@@ -5995,11 +5994,12 @@ def _health_lines(status: Status) -> list[dict[str, Any]]:
 def _status_object(status: Status, *, verbose: bool) -> dict[str, Any]:
     """The status without its tables and the lines on the health."""
     settings, lookup = status.settings, status.key
+    is_local = not status.embeddings and any(not match.problem for match in status.matches.values())
     embeddings = {
-        "available": status.embeddings or any(not match.problem for match in status.matches.values()),
+        "available": status.embeddings or is_local,
         "local": status.local or (LOCAL_MODEL if verbose else ""),
-        "model": settings.embedding_model,
-        "dimensions": settings.embedding_dimensions,
+        "model": LOCAL_MODEL if is_local else settings.embedding_model,
+        "dimensions": LOCAL_LENGTH if is_local else settings.embedding_dimensions,
         "why": "" if status.matches else status.why_no_embeddings,
         "keychain": " ".join(map(str, lookup.reasons if verbose else lookup.unread)),
     }
