@@ -6971,7 +6971,9 @@ TOOLS = (
                 required=True,
             ),
             _FILTER,
-            Parameter("table", "string", _TABLE_HELP.format(verb="count in")),
+            Parameter(
+                "table", "string", "Table to count in. Leave it out for LANCEDB_TABLE, or else the folder's only table."
+            ),
             _limit("values"),
             _offset("values to pass over: nextOffset of the page before"),
         ),
