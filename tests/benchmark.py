@@ -129,7 +129,10 @@ def write_files(folder: Path, documents: list[dict[str, Any]], *, suffix: str) -
 
 def index_files(files: Path, database: Path) -> lancelot_index.IndexRun:
     settings = lancelot.load_settings({}, database / "no settings")
-    embedder = lancelot_index.BulkEmbedder(lancelot.EndpointEmbedder(settings, key=lambda _: lancelot.KeyLookup(None)))
+    endpoint = lancelot.EndpointEmbedder(settings, key=lambda _: lancelot.KeyLookup(None))
+    embedder = lancelot_index.BulkEmbedder(
+        endpoint, lancelot.LocalEmbedder(settings), failure="Only words are measured."
+    )
     request = lancelot_index.check_request(lancelot_index.IndexRequest(files, database, "documents"))
     with lancelot_index.Extractor([sys.executable, str(PROJECT / "lancelot.py"), "extract"]) as extractor:
         return lancelot_index.IndexRun(request, embedder, extractor).run()

@@ -464,7 +464,8 @@ from pathlib import Path
 sys.modules["mcp"] = None
 import lancelot, lancelot_index
 folder = Path(sys.argv[1])
-embedder = lancelot_index.BulkEmbedder(lancelot.EndpointEmbedder(lancelot.load_settings({}, folder)))
+unset = lancelot.load_settings({"LANCELOT_LOCAL_MODEL": "off"}, folder)
+embedder = lancelot_index.BulkEmbedder(lancelot.EndpointEmbedder(unset), lancelot.LocalEmbedder(unset))
 request = lancelot_index.IndexRequest(folder / "docs", folder / "db", "documents")
 command = [sys.executable, lancelot.__file__, "extract"]
 with lancelot_index.Extractor(command) as extractor:

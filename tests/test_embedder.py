@@ -286,7 +286,8 @@ def test_many_texts_are_given_up_where_the_answer_has_no_end(
     endless: Callable[..., Endless], make_settings: MakeSettings
 ) -> None:
     server = endless(OK + b"\r\n", b" " * 0x10000)
-    bulk = lancelot_index.BulkEmbedder(EndpointEmbedder(make_settings(OPENAI_BASE_URL=server.address)))
+    settings = make_settings(OPENAI_BASE_URL=server.address)
+    bulk = lancelot_index.BulkEmbedder(EndpointEmbedder(settings), lancelot.LocalEmbedder(settings))
     assert bulk.embed([lancelot.PLAIN_TEXT], model="m") == [None]
     assert not bulk.works
     assert server.is_left()

@@ -934,7 +934,7 @@ def test_init_ends_with_a_session_by_the_command_that_it_wrote(run: Run, machine
     shutil.copytree(FOLDER, tmp_path / "db")
     ended = run("init", "--path", str(tmp_path / "db"), "--yes", "--client", "claude-code", "--client", "windsurf")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.count("ok:      initialize, tools/list (6 tools) and lancedb_status:") == 1
+    assert ended.out.count("ok:      initialize, tools/list (7 tools) and lancedb_status:") == 1
     entry = json.loads((machine / ".claude.json").read_text(encoding="utf-8"))["mcpServers"]["lancelot"]
     variables = WITHOUT_MODEL | ({} if os.name == "nt" else {"HOME": str(machine)})
     assert entry == {"type": "stdio", "command": sys.executable, "args": [PROGRAM], "env": variables}

@@ -118,7 +118,7 @@ def test_every_tool_answers_from_a_bucket_as_from_the_same_folder_and_only_reads
     asked = object_store.requests()[before:]
     assert remote[1:] == local[1:]
     ran = {kind for answer in remote for kind in re.findall(r'searchType\\":\\"(\w+)', answer)}
-    assert ran == {"vector", "text", "fts", "hybrid"}
+    assert ran == {"vector", "text", "fts", "hybrid", "filter"}
     assert '"connected\\":true' in remote[0].replace(" ", "")
     assert {line.split()[0] for line in asked} <= READING
     assert any(re.match(rf"GET /bucket/{folder}/\S+\.lance/data/\S+ 20", line) for line in asked)
