@@ -3882,6 +3882,12 @@ def has_local_model() -> bool:
     return all(programs) and len(local_files()) == len(LOCAL_FILES)
 
 
+def return_memory() -> None:
+    """Give memory that is free back to the system, where that is glibc's to do."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class LocalEmbedder(Embedder):
     """Embeds in this process by a model of https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2 with int8 weights.
 
@@ -3936,14 +3942,15 @@ class LocalEmbedder(Embedder):
                     message = f"{file.name} is damaged"
                     raise ValueError(message)
         onnxruntime.disable_telemetry_events()
+        return_memory()
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
+        options.enable_mem_pattern = False  # which would keep memory for every length of a text
         options.inter_op_num_threads = 1
         options.intra_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
-        with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc has it: what loading took is 60 MB
-            ctypes.CDLL(None).malloc_trim(0)
+        return_memory()  # what loading took beside the model is 60 MB
         tokenizer = self._tokenizer
 
         def embed(text: str) -> tuple[float, ...]:
