@@ -698,3 +698,11 @@ def test_a_word_that_an_index_finds_by_another_of_its_forms_is_not_said_to_be_mi
 def test_hybrid_search_names_no_word_as_missing(gaps: Path, make_searcher: Make, endpoint: str) -> None:
     page = ask(make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint), "bridge okapi", "hybrid")
     assert not any("occur in no chunk" in note for note in page.notes)
+
+
+def test_a_question_in_chinese_is_searched_by_share_of_its_pairs_and_others_by_bm25(
+    make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": ["锅炉的压力太低", "the boiler lost its pressure"]}))
+    assert searcher.search_question("锅炉的压力", limit=5).ran == "text"
+    assert searcher.search_question("boiler pressure", limit=5).ran == "fts"
