@@ -6060,6 +6060,10 @@ def status_json(status: Status, *, verbose: bool) -> str:
 # --- a block of context for a model
 
 
+def _tables_of(page: Page | FilePage) -> str:
+    return "all tables" if page.table == ALL_TABLES else one_line(page.table)
+
+
 _WARNING_FROM = 400
 _LEAST_CUT = 200
 """Characters that are left at least where a chunk is cut to fit them; the first one is cut to any room."""
@@ -6199,7 +6203,7 @@ def context_block(page: Page, *, budget: int) -> str:
         among = f" among the first {MAX_OPENINGS:,} rows" if page.capped else ""
         mode, query = "warm start, no search", f"overview of {plural(page.total or 0, 'source')}{among}"
     lines = [
-        f"# Context from {shorten(one_line(page.table), max(16, budget // 20))} ({mode})",
+        f"# Context from {shorten(_tables_of(page), max(16, budget // 20))} ({mode})",
         f"Query: {shorten(query, max(16, budget // 10))}",
     ]
     # A block that is smaller has room for the warning or for text.
@@ -6235,13 +6239,13 @@ def search_lines(page: Page) -> str:
     total = f" of {total_words(page)}" if page.total is not None else ""
     by = f" by {page.model}" if page.model else ""
     meaning = SCORE_MEANINGS[page.ran]
-    lines = [f"{page.ran} search{by} of {page.table}: {plural(len(page.hits), 'hit')}{total} ({meaning})"]
+    lines = [f"{page.ran} search{by} of {_tables_of(page)}: {plural(len(page.hits), 'hit')}{total} ({meaning})"]
     lines += [f"note: {note}" for note in page.notes]
     for number, hit in enumerate(page.hits, page.request.offset + 1):
         place = f"  [{hit.source}]" if hit.source else ""
         lines += [
             "",
-            f"{number}. {hit.title or 'untitled'}  {hit.score:.3f}{place}  id {one_line(str(hit.id))}",
+            f"{number}. {hit.title or 'untitled'}  {hit.score:.3f}{place}  id {one_line(str(hit.id))}{f'  table {hit.table}' if page.is_joined else ''}",
             f"   {snippet(hit.text, page.terms)}",
         ]
     lines += ["", f"more from --offset {page.next_offset}"] if page.hits and page.next_offset else []
@@ -6269,8 +6273,11 @@ def answer_lines(answer: Answer) -> str:
 
 def files_lines(page: FilePage) -> str:
     """The sources of a table for a person at a terminal."""
-    lines = [f"{page.table}: {plural(page.total, 'source')}, {plural(page.chunks, 'chunk')}"]
-    lines += [f"{file.chunks:6}  {file.source or 'no source'}" for file in page.files]
+    lines = [f"{_tables_of(page)}: {plural(page.total, 'source')}, {plural(page.chunks, 'chunk')}"]
+    lines += [
+        f"{file.chunks:6}  {file.source or 'no source'}{f'  table {file.table}' if file.table else ''}"
+        for file in page.files
+    ]
     following = page.offset + len(page.files)
     lines += [f"more from --offset {following}"] if page.files and following < page.total else []
     return "\n".join(lines if page.files else [*lines, _no_files_hint(page)])

@@ -106,6 +106,13 @@ def test_hits_and_files_name_their_tables(make_searcher: Make) -> None:
     alone = [searcher.files(limit=200, offset=0, table=name) for name in TABLES]
     listed = [(file["table"], file["source"]) for page in files for file in page]
     assert listed == [(one.table, file.source) for one in alone for file in one.files]
+    lines = lancelot.search_lines(page_of(searcher, "python"))
+    assert lines.startswith("text search of all tables: 20 hits")
+    assert "table python-peps" in lines
+    assert "# Context from all tables (" in lancelot.context_block(
+        searcher.search_question("python", limit=5), budget=900
+    )
+    assert "table world-notes" in lancelot.files_lines(searcher.files(limit=200, offset=0))
     one = json.loads(lancelot.search_json(page_of(searcher, "python", table="python-peps")))
     assert all("table" not in hit for hit in one["hits"])
 

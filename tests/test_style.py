@@ -45,7 +45,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (7929, 544),
+    "lancelot.py": (7936, 545),
     "lancelot_index.py": (2289, 142),
     "lancelot_setup.py": (1419, 83),
     "build.py": (1044, 62),
