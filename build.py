@@ -425,7 +425,7 @@ def tools_folder() -> Path:
 # it can. The packages in it are compressed once, the modules and what starts them are added. Every entry has the same
 # time and mode.
 
-MODULES = ("lancelot.py", "lancelot_index.py", "lancelot_setup.py")
+MODULES = ("lancelot.py", "lancelot_index.py", "lancelot_reading.py", "lancelot_setup.py")
 ENTRY_TIME = (1980, 1, 1, 0, 0, 0)
 ENTRY_MODE = 0o100644
 MADE_ON_UNIX = 3

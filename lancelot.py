@@ -2,7 +2,8 @@
 
 It reads a folder that AnythingLLM, LangChain, LlamaIndex or another program wrote and answers search and
 retrieval questions about it to any MCP client, over stdio, without ever writing to it. `lancelot_index` makes
-tables and `lancelot_setup` sets a machine up; both import this module, which loads them for their commands alone.
+tables of the files that `lancelot_reading` reads, and `lancelot_setup` sets a machine up; all import this module, which
+loads them for their commands alone.
 
 Sections, in order; each uses the ones above it and none below:
 
@@ -7781,7 +7782,8 @@ def own_command(argv0: str) -> list[str]:
 
 def other_module(command: str) -> Any:
     """The module whose COMMANDS, and OPTIONS of the command line, have this command."""
-    return importlib.import_module("lancelot_index" if command in ("index", EXTRACT_COMMAND) else "lancelot_setup")
+    rooms = {"index": "lancelot_index", EXTRACT_COMMAND: "lancelot_reading"}
+    return importlib.import_module(rooms.get(command, "lancelot_setup"))
 
 
 def command_of_other_module(session: Session) -> int:

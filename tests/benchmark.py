@@ -28,6 +28,7 @@ if str(PROJECT) not in sys.path:
 
 import lancelot  # noqa: E402 - found once the project is on the path
 import lancelot_index  # noqa: E402 - found once the project is on the path
+import lancelot_reading  # noqa: E402 - found once the project is on the path
 
 # The index settings that find most, every option explicit.
 INDEX = {
@@ -134,7 +135,7 @@ def index_files(files: Path, database: Path) -> lancelot_index.IndexRun:
         endpoint, lancelot.LocalEmbedder(settings), failure="Only words are measured."
     )
     request = lancelot_index.check_request(lancelot_index.IndexRequest(files, database, "documents"))
-    with lancelot_index.Extractor([sys.executable, str(PROJECT / "lancelot.py"), "extract"]) as extractor:
+    with lancelot_reading.Extractor([sys.executable, str(PROJECT / "lancelot.py"), "extract"]) as extractor:
         return lancelot_index.IndexRun(request, embedder, extractor).run()
 
 

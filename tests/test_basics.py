@@ -451,7 +451,7 @@ def test_the_modules_import_only_the_standard_library() -> None:
     import subprocess
 
     code = (
-        "import sys, lancelot, lancelot_index, lancelot_setup\n"
+        "import sys, lancelot, lancelot_index, lancelot_reading, lancelot_setup\n"
         "print(*sorted(set(sys.modules) & {'mcp', 'lancedb', 'pyarrow', 'openai', 'keyring'}))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -462,13 +462,13 @@ LIBRARY = """
 import sys
 from pathlib import Path
 sys.modules["mcp"] = None
-import lancelot, lancelot_index
+import lancelot, lancelot_index, lancelot_reading
 folder = Path(sys.argv[1])
 unset = lancelot.load_settings({"LANCELOT_LOCAL_MODEL": "off"}, folder)
 embedder = lancelot_index.BulkEmbedder(lancelot.EndpointEmbedder(unset), lancelot.LocalEmbedder(unset))
 request = lancelot_index.IndexRequest(folder / "docs", folder / "db", "documents")
 command = [sys.executable, lancelot.__file__, "extract"]
-with lancelot_index.Extractor(command) as extractor:
+with lancelot_reading.Extractor(command) as extractor:
     lancelot_index.IndexRun(request, embedder, extractor).run(confirm=lambda _: True)
 settings = lancelot.load_settings({"LANCEDB_PATH": str(folder / "db")}, folder)
 page = lancelot.Searcher(settings).search(lancelot.SearchRequest("zebra", limit=3, search_type="text"))

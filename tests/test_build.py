@@ -29,7 +29,7 @@ each_target = pytest.mark.parametrize("target", TARGETS, ids=str)
 def dependencies(key: str = "dependencies") -> set[str]:
     block = re.search(rf"^{key} = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
     assert block
-    return set(re.findall(r'^    "([a-z-]+)', block[1], re.MULTILINE))
+    return set(re.findall(r'^    "([a-z0-9-]+)', block[1], re.MULTILINE))
 
 
 # Basics

@@ -144,7 +144,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 compiled, compile_source = [], SourceFileLoader.source_to_code
 SourceFileLoader.source_to_code = lambda *given, **named: compiled.append(given[2]) or compile_source(*given, **named)
-import lancelot, lancelot_index, lancelot_setup, mcp.server, mcp.server.stdio, lancedb, lancedb.index, pyarrow.compute, pyarrow.dataset, pyarrow.fs
+import lancelot, lancelot_index, lancelot_reading, lancelot_setup, mcp.server, mcp.server.stdio, lancedb, lancedb.index, pyarrow.compute, pyarrow.dataset, pyarrow.fs
 import pyarrow.parquet, openai, keyring, keyring.backends.SecretService, platformdirs, cryptography.fernet
 """
 

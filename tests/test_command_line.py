@@ -8,6 +8,7 @@ import os
 import py_compile
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import zipfile
@@ -564,7 +565,7 @@ def test_what_is_started_is_the_module_that_the_others_import(start: tuple[str, 
         timeout=LIMIT,
     )
     loaded = set(re.findall(r"^import '(lancelot\w*)'", ended.stderr, re.MULTILINE))
-    assert loaded == {"lancelot_index"}
+    assert loaded == {"lancelot_index", "lancelot_reading"}
     # Of two copies, the edge of the program would not know the other's error.
     assert (ended.returncode, "cannot be opened" in ended.stderr, "defect" in ended.stderr) == (1, True, False)
 
@@ -591,7 +592,9 @@ def test_started_at_a_terminal_it_says_on_standard_error_what_it_is_and_serves()
 
 
 @posix
-@pytest.mark.parametrize(("keys", "code", "rows"), [("n\n", 1, 3), ("\n", 1, 3), ("\x03", 130, 3), ("y\n", 0, 1)])
+@pytest.mark.parametrize(
+    ("keys", "code", "rows"), [("n\n", 1, 3), ("\n", 1, 3), ("\x03", -signal.SIGINT, 3), ("y\n", 0, 1)]
+)
 def test_index_asks_at_a_terminal_before_it_takes_most_of_a_table_out(
     keys: str, code: int, rows: int, tmp_path: Path
 ) -> None:

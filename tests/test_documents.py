@@ -87,7 +87,7 @@ def test_the_architecture_page_names_only_what_is_there() -> None:
     defined |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     words = re.findall(r"`([A-Za-z_.]+)(?:\(.*?\))?`", PAGES["docs/architecture.md"])
     named = {part for word in words if re.search(r"_|[a-z][A-Z]|^[A-Z]", word) for part in word.split(".")}
-    given = "py lancelot_index lancelot_setup test_style USER_FILES PROJECT_FILES RULES SPECIFIED"
+    given = "py lancelot_index lancelot_reading lancelot_setup test_style USER_FILES PROJECT_FILES RULES SPECIFIED"
     given += " mcpServers searchType sortBy sort_by"
     known = (
         defined

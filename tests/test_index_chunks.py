@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lancelot
-import lancelot_index
-from lancelot_index import Chunk, Document, Section, cut_document
+import lancelot_reading
+from lancelot_reading import Chunk, Document, Section, cut_document
 
 COMMAND = [sys.executable, str(PROJECT / "lancelot.py"), lancelot.EXTRACT_COMMAND]
 WORDS = st.lists(
@@ -28,7 +28,7 @@ WORDS = st.lists(
 
 
 def chunks_of(text: str, name: str = "notes.txt") -> list[Chunk]:
-    return cut_document(lancelot_index.read_document(name, text.encode()), name=name)
+    return cut_document(lancelot_reading.read_document(name, text.encode()), name=name)
 
 
 # Chunks
@@ -39,7 +39,7 @@ def test_no_chunk_is_longer_than_allowed_and_no_word_is_lost_or_cut(name: str, t
     if not text.strip():
         return
     chunks = chunks_of(text, name)
-    assert all(0 < len(chunk.text) <= lancelot_index.CHUNK_CHARACTERS for chunk in chunks)
+    assert all(0 < len(chunk.text) <= lancelot_reading.CHUNK_CHARACTERS for chunk in chunks)
     found = {word for chunk in chunks for word in re.findall("[a-h]+", chunk.text)}
     assert found == set(re.findall("[a-h]+", text))
     assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
@@ -51,7 +51,7 @@ def test_the_chunks_of_a_text_cover_it_and_stand_where_they_say(text: str) -> No
         return
     at = covered = 0
     for chunk in chunks_of(text):
-        at = text.index(chunk.text, max(at, covered - lancelot_index.CHUNK_OVERLAP - 1))
+        at = text.index(chunk.text, max(at, covered - lancelot_reading.CHUNK_OVERLAP - 1))
         assert not text[covered:at].strip()
         first, last = (text.count("\n", 0, end) + 1 for end in (at, at + len(chunk.text) - 1))
         assert chunk.place == (f"line {first}" if first == last else f"lines {first}-{last}")
@@ -64,7 +64,7 @@ def test_a_long_text_is_cut_between_words_where_its_blocks_end() -> None:
     chunks = chunks_of(text)
     assert {word for chunk in chunks for word in chunk.text.split()} == set(text.split())
     overlap = sum(len(chunk.text) for chunk in chunks) - len(text)
-    assert overlap < len(chunks) * lancelot_index.CHUNK_OVERLAP
+    assert overlap < len(chunks) * lancelot_reading.CHUNK_OVERLAP
 
 
 def test_rows_are_packed_and_none_is_cut() -> None:
@@ -121,7 +121,7 @@ def test_a_table_that_is_cut_has_its_header_in_every_chunk(name: str, text: str,
     assert all(text.startswith(("Intro", "# Head", header)) and text.count(header) == 1 for text in rows)
     assert not any(header in text for text in held if "person" not in text)
     assert {number for text in rows for number in re.findall(r"person (\d+)", text)} == {str(at) for at in range(200)}
-    assert all(len(chunk.text) <= lancelot_index.CHUNK_CHARACTERS + 1 for chunk in chunks)
+    assert all(len(chunk.text) <= lancelot_reading.CHUNK_CHARACTERS + 1 for chunk in chunks)
 
 
 def test_a_header_that_is_longer_than_it_says_is_repeated_in_part() -> None:
@@ -162,8 +162,8 @@ def test_what_has_no_title_is_named_after_its_file() -> None:
 
 
 def test_more_chunks_than_allowed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lancelot_index, "MAX_CHUNKS", 3)
-    with pytest.raises(lancelot_index.UnreadableError, match="more than 3 chunks"):
+    monkeypatch.setattr(lancelot_reading, "MAX_CHUNKS", 3)
+    with pytest.raises(lancelot_reading.UnreadableError, match="more than 3 chunks"):
         chunks_of("word " * 2000)
 
 
@@ -172,19 +172,19 @@ def test_more_chunks_than_allowed_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_file_gives_its_chunks_and_the_hash_of_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_bytes(b"# Head\r\nwords")
-    found = lancelot_index.extract_file(str(tmp_path / "a.md"))
+    found = lancelot_reading.extract_file(str(tmp_path / "a.md"))
     assert found.hash == hashlib.sha256(b"# Head\r\nwords").hexdigest()
     assert found.chunks == (Chunk("# Head\nwords", "Head", "lines 1-2", 0, "markdown"),)
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lancelot_index, "MAX_FILE_BYTES", 1_000_000)
+    monkeypatch.setattr(lancelot_reading, "MAX_FILE_BYTES", 1_000_000)
     with (tmp_path / "big.txt").open("wb") as file:
         file.truncate(1_000_001)
     (tmp_path / "empty.txt").touch()
     os.mkfifo(tmp_path / "pipe.txt")
     found = {
-        name: lancelot_index.extract_file(str(tmp_path / name))
+        name: lancelot_reading.extract_file(str(tmp_path / name))
         for name in ("big.txt", "empty.txt", "pipe.txt", "not there", "not there.png", ".")
     }
     assert found["big.txt"].failed == "is larger than 1 MB"
@@ -200,8 +200,8 @@ def test_a_file_that_takes_too_much_memory_says_so(tmp_path: Path, monkeypatch: 
         raise MemoryError
 
     (tmp_path / "a.txt").write_text("x")
-    monkeypatch.setattr(lancelot_index, "read_document", exhaust)
-    assert lancelot_index.extract_file(str(tmp_path / "a.txt")).failed == "takes more than 2 GB of memory to read"
+    monkeypatch.setattr(lancelot_reading, "read_document", exhaust)
+    assert lancelot_reading.extract_file(str(tmp_path / "a.txt")).failed == "takes more than 2 GB of memory to read"
 
 
 # The child process
@@ -209,7 +209,7 @@ def test_a_file_that_takes_too_much_memory_says_so(tmp_path: Path, monkeypatch: 
 
 def test_names_of_any_bytes_are_read(tmp_path: Path) -> None:
     names = [b"caf\xe9.txt", b"new\nline.md", "漢字.py".encode(), b' "quoted" {}.txt']
-    with lancelot_index.Extractor(COMMAND) as extractor:
+    with lancelot_reading.Extractor(COMMAND) as extractor:
         for name in names:
             path = os.path.join(os.fsencode(tmp_path), name)  # noqa: PTH118 - a path of bytes
             with open(path, "wb") as file:  # noqa: PTH123 - a path of bytes
@@ -223,13 +223,13 @@ def misbehaving(tmp_path: Path) -> list[str]:
     program = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(PROJECT)!r})
-import lancelot, lancelot_index
-read = lancelot_index.read_document
+import lancelot, lancelot_reading
+read = lancelot_reading.read_document
 def act(name, content):
     if content.startswith(b"act:"):
         exec(content[4:])
     return read(name, content)
-lancelot_index.read_document = act
+lancelot_reading.read_document = act
 sys.exit(lancelot.main(["extract"]))
 """
     (tmp_path / "child.py").write_text(program)
@@ -252,7 +252,7 @@ def test_a_file_that_ends_its_reader_fails_and_the_next_is_read(
 ) -> None:
     (tmp_path / "bad.txt").write_text(f"act:{action}")
     (tmp_path / "good.txt").write_text("good")
-    with lancelot_index.Extractor(misbehaving, seconds=60) as extractor:
+    with lancelot_reading.Extractor(misbehaving, seconds=60) as extractor:
         assert extractor.extract(tmp_path / "good.txt").chunks[0].text == "good"
         extractor.seconds = 1
         assert extractor.extract(tmp_path / "bad.txt").failed == reason
@@ -265,21 +265,21 @@ def test_a_reader_is_given_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     answer = "import json, os; input(); print(json.dumps({'failed': ' '.join(os.environ)}))"
     for environ in (os.environ, {}):
-        with lancelot_index.Extractor([sys.executable, "-c", answer], environ=environ) as extractor:
+        with lancelot_reading.Extractor([sys.executable, "-c", answer], environ=environ) as extractor:
             given = set(extractor.extract(tmp_path / "a.txt").failed.split())
-        assert given <= {*lancelot_index.EXTRACT_VARIABLES, "LC_CTYPE"}
+        assert given <= {*lancelot_reading.EXTRACT_VARIABLES, "LC_CTYPE"}
         assert ("PATH" in given) == bool(environ)
 
 
 def test_what_a_reader_prints_is_no_answer(misbehaving: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("act:print('{}', flush=True)")
-    with lancelot_index.Extractor(misbehaving) as extractor:
+    with lancelot_reading.Extractor(misbehaving) as extractor:
         assert extractor.extract(tmp_path / "a.txt").chunks[0].text.startswith("act:")
 
 
 def test_no_process_is_left_behind(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
-    with lancelot_index.Extractor(COMMAND) as extractor:
+    with lancelot_reading.Extractor(COMMAND) as extractor:
         extractor.extract(tmp_path / "a.txt")
         child = extractor.child
         assert child is not None
@@ -291,8 +291,8 @@ def test_the_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     program = f"""
 import os, signal, sys
 sys.path.insert(0, {str(PROJECT)!r})
-import lancelot, lancelot_index
-extractor = lancelot_index.Extractor({COMMAND!r})
+import lancelot, lancelot_reading
+extractor = lancelot_reading.Extractor({COMMAND!r})
 extractor.extract({str(tmp_path / "a.txt")!r})
 print(extractor.child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

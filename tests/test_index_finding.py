@@ -14,6 +14,7 @@ import pytest
 
 import lancelot
 import lancelot_index
+import lancelot_reading
 
 
 @pytest.fixture
@@ -333,14 +334,14 @@ def test_a_folder_whose_ignore_file_cannot_be_obeyed_is_not_indexed(
 def test_an_ignore_file_that_cannot_be_read_keeps_its_folder_out(
     make_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_path = lancelot_index.open_without_links
+    open_path = lancelot_reading.open_without_links
 
     def refuse(path: Path, flags: int = os.O_RDONLY) -> int:
         if path.name == ".gitignore":
             raise PermissionError(13, "Permission denied")
         return open_path(path, flags)
 
-    monkeypatch.setattr(lancelot_index, "open_without_links", refuse)
+    monkeypatch.setattr(lancelot_reading, "open_without_links", refuse)
     root = make_files({"a/x.key": "", "a/.gitignore": "*.key\n", "b.md": ""})
     assert found(root) == ["b.md"]
     assert not_indexed(root) == {
@@ -395,7 +396,7 @@ def test_a_folder_that_became_a_link_since_it_was_found_gives_nothing_from_outsi
     (outside / "secret.txt").write_text("from outside", encoding="utf-8")
     (outside / "more.txt").write_text("from outside", encoding="utf-8")
     seen = lancelot_index.FileFinder(root).find().files[0].path
-    assert lancelot_index.extract_file(str(seen)).chunks
+    assert lancelot_reading.extract_file(str(seen)).chunks
     assert lancelot_index.hash_file(seen)
     scan = lancelot_index._scan  # noqa: SLF001
 
@@ -408,7 +409,7 @@ def test_a_folder_that_became_a_link_since_it_was_found_gives_nothing_from_outsi
     listing = lancelot_index.FileFinder(root).find()
     assert [file.path.name for file in listing.files] == ["b.md"]
     assert list(listing.failed) == [str(root / "a")]
-    assert lancelot_index.extract_file(str(seen)).failed.startswith("cannot be opened")
+    assert lancelot_reading.extract_file(str(seen)).failed.startswith("cannot be opened")
     assert lancelot_index.hash_file(seen) == ""
 
 
@@ -417,8 +418,8 @@ def test_a_file_that_became_a_link_or_a_pipe_is_not_read(make_files: Callable[..
     (tmp_path / "outside.txt").write_text("secret", encoding="utf-8")
     (root / "link.txt").symlink_to(tmp_path / "outside.txt")
     os.mkfifo(root / "pipe.txt")
-    assert lancelot_index.extract_file(str(root / "link.txt")).failed.startswith("cannot be opened")
-    assert lancelot_index.extract_file(str(root / "pipe.txt")).failed == "is not a regular file"
+    assert lancelot_reading.extract_file(str(root / "link.txt")).failed.startswith("cannot be opened")
+    assert lancelot_reading.extract_file(str(root / "pipe.txt")).failed == "is not a regular file"
     assert lancelot_index.hash_file(root / "link.txt") == ""
     assert lancelot_index.hash_file(root / "pipe.txt") == ""
 

@@ -15,15 +15,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import lancelot
-import lancelot_index
-from lancelot_index import IgnoredError, Section, UnreadableError, read_document
+import lancelot_reading
+from lancelot_reading import IgnoredError, Section, UnreadableError, read_document
 
 
-def read(name: str, content: bytes | str) -> lancelot_index.Document:
+def read(name: str, content: bytes | str) -> lancelot_reading.Document:
     return read_document(name, content.encode() if isinstance(content, str) else content)
 
 
-def titles(document: lancelot_index.Document) -> list[str]:
+def titles(document: lancelot_reading.Document) -> list[str]:
     return [section.title for section in document.sections]
 
 
@@ -469,7 +469,7 @@ def test_a_pdf_with_an_empty_password_is_opened_and_one_with_another_is_refused(
 def test_a_pdf_without_text_or_in_pieces_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "scanned" in refusal("a.pdf", make_pdf("", ""))
     assert "damaged" in refusal("a.pdf", b"%PDF-1.4\n" + bytes(range(256)) * 10)
-    monkeypatch.setattr(lancelot_index, "MAX_PAGES", 1)
+    monkeypatch.setattr(lancelot_reading, "MAX_PAGES", 1)
     assert "more than 1 pages" in refusal("a.pdf", make_pdf("a", "b"))
 
 
@@ -607,7 +607,7 @@ def test_a_word_document_has_localized_headings_tables_and_notes() -> None:
         *[("Eins > Zwei", "a | b"), ("Drei", "Drei"), ("Drei", "more[1]"), ("Mein Bericht", "a note")],
     ]
     assert [section.place for section in document.sections] == [*(f"paragraph {n}" for n in range(1, 8)), "note 1"]
-    places = [(chunk.title, chunk.place) for chunk in lancelot_index.cut_document(document, name="a.docx")]
+    places = [(chunk.title, chunk.place) for chunk in lancelot_reading.cut_document(document, name="a.docx")]
     assert places[1:3] == [("Eins", "paragraphs 2-3"), ("Eins > Zwei", "paragraphs 4-5")]
 
 
@@ -656,7 +656,7 @@ def test_what_a_word_document_may_not_do_is_refused(monkeypatch: pytest.MonkeyPa
     assert "damaged" in refusal("a.docx", make_docx(paragraph("x"), footnotes=bomb))
     assert "damaged" in refusal("a.docx", make_docx("<w:p>"))
     assert "damaged" in refusal("a.docx", make_docx(paragraph("hello"))[:-40])
-    monkeypatch.setattr(lancelot_index, "MAX_UNPACKED", 1_000_000)
+    monkeypatch.setattr(lancelot_reading, "MAX_UNPACKED", 1_000_000)
     assert "more than 1 MB" in refusal("a.docx", make_docx(paragraph("x" * 2_000_000)))
 
 
@@ -684,7 +684,7 @@ def test_what_a_word_document_may_not_do_is_refused(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("before", ["", "plain ASCII text\n" * 5000])
 def test_text_is_decoded_from_the_encoding_it_is_in(text: str, encoding: str, before: str) -> None:
     whole = before + text if not text.startswith("\ufeff") else text + before
-    assert lancelot_index.decode_text(whole.encode(encoding))[0] == whole.lstrip("\ufeff")
+    assert lancelot_reading.decode_text(whole.encode(encoding))[0] == whole.lstrip("\ufeff")
 
 
 SHORT = [
@@ -700,16 +700,16 @@ SHORT = [
 @pytest.mark.parametrize(("text", "encoding"), SHORT)
 def test_a_short_text_is_read_in_its_code_page_and_western_before_east_asian(text: str, encoding: str) -> None:
     assert len(SHORT) == 27
-    assert lancelot_index.decode_text(text.encode(encoding))[0] == text
+    assert lancelot_reading.decode_text(text.encode(encoding))[0] == text
 
 
 def test_a_guess_that_is_unsure_is_told_and_a_declared_encoding_is_not() -> None:
     assert (
-        "is read as cp1252, which is a guess" in lancelot_index.read_document("a.txt", "£45".encode("cp1252")).missing
+        "is read as cp1252, which is a guess" in lancelot_reading.read_document("a.txt", "£45".encode("cp1252")).missing
     )
     sure = "Wszyscy ludzie rodzą się wolni i równi w swej godności i żółte łódki."
-    assert lancelot_index.read_document("a.txt", sure.encode("cp1250")).missing == ""
-    assert lancelot_index.read_document("a.html", '<meta charset="cp1252">£45'.encode("cp1252")).missing == ""
+    assert lancelot_reading.read_document("a.txt", sure.encode("cp1250")).missing == ""
+    assert lancelot_reading.read_document("a.html", '<meta charset="cp1252">£45'.encode("cp1252")).missing == ""
 
 
 @pytest.mark.parametrize(
@@ -728,11 +728,11 @@ def test_a_guess_that_is_unsure_is_told_and_a_declared_encoding_is_not() -> None
     ],
 )
 def test_the_encoding_that_a_page_declares_is_obeyed_where_it_can_be(page: str, encoding: str) -> None:
-    assert lancelot_index.decode_text(page.encode(encoding))[0] == page
+    assert lancelot_reading.decode_text(page.encode(encoding))[0] == page
 
 
 def test_utf_8_with_a_broken_place_stays_utf_8() -> None:
-    assert lancelot_index.decode_text("Größe und Maß sind über viel größer für müde Füße".encode() + b"\xc3")[0] == (
+    assert lancelot_reading.decode_text("Größe und Maß sind über viel größer für müde Füße".encode() + b"\xc3")[0] == (
         "Größe und Maß sind über viel größer für müde Füße\ufffd"
     )
 
@@ -764,7 +764,7 @@ def test_text_under_a_wrong_name_is_text() -> None:
         assert read(name, "just words").sections == (Section("just words", line=1),)
 
 
-SUFFIXES = sorted({*lancelot_index.TEXT_READERS, ".pdf", ".docx", ""})
+SUFFIXES = sorted({*lancelot_reading.TEXT_READERS, ".pdf", ".docx", ""})
 FRAGMENTS = st.sampled_from(
     [*("<", ">", "</", "<!--", "-->", "<p>", "<h1>", '"', "'", "{", "}", "[", "]", ":", ",", "#", "=", "---\n", "```\n", "\n"), *(" ", "\t", "def f():\n", "class A:\n", "a", "1", "\\ud800", "é", "\r\n", "\x00", "|", ";", "*/", '{"cells":[', "%PDF-")]
 )  # fmt: skip
@@ -776,7 +776,7 @@ FRAGMENTS = st.sampled_from(
 @example(".docx", b"PK\x03\x04")
 def test_any_bytes_under_any_name_give_chunks_or_a_reason(suffix: str, content: bytes) -> None:
     with contextlib.suppress(UnreadableError):
-        for chunk in lancelot_index.cut_document(read(f"a{suffix}", content), name=f"a{suffix}"):
+        for chunk in lancelot_reading.cut_document(read(f"a{suffix}", content), name=f"a{suffix}"):
             assert chunk.text.strip()
             chunk.text.encode()
 
@@ -825,7 +825,7 @@ HOSTILE = {
 def test_a_hostile_file_is_read_in_seconds(name: str) -> None:
     def run() -> None:
         with contextlib.suppress(UnreadableError):
-            lancelot_index.cut_document(read(name, HOSTILE[name]), name=name)
+            lancelot_reading.cut_document(read(name, HOSTILE[name]), name=name)
 
     lancelot.bounded(run, seconds=30, name=name)
 
@@ -836,15 +836,15 @@ def test_json_that_nests_too_deep_is_refused(content: str) -> None:
 
 
 def test_the_limits_of_a_document_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lancelot_index, "MAX_SECTIONS", 2)
+    monkeypatch.setattr(lancelot_reading, "MAX_SECTIONS", 2)
     assert "or 2 rows" in refusal("a.csv", "a,b\n" * 9)
-    monkeypatch.setattr(lancelot_index, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(lancelot_reading, "MAX_CHARACTERS", 10)
     assert "more than 10 characters" in refusal("a.txt", "x" * 11)
 
 
 def test_the_same_bytes_give_the_same_chunks() -> None:
     content = zlib.compress(b"seed").hex() * 400 + PYTHON * 20
-    first, second = (lancelot_index.cut_document(read("a.py", content), name="a.py") for _ in range(2))
+    first, second = (lancelot_reading.cut_document(read("a.py", content), name="a.py") for _ in range(2))
     assert first == second
     assert sys.getrecursionlimit() >= 1000
 
@@ -883,7 +883,7 @@ def test_a_page_that_cannot_be_read_is_named_and_the_others_are_kept(monkeypatch
 
     monkeypatch.setattr("pypdf.PdfReader", lambda _: Reader())
     Reader.pages = (Page("one"), Page(PdfReadError("x")), Page("three"))
-    document = lancelot_index.pdf_document(b"")
+    document = lancelot_reading.pdf_document(b"")
     assert [section.place for section in document.sections] == ["page 1", "page 3"]
     assert document.missing == "is read but for 1 unreadable page: 2"
 
@@ -893,12 +893,12 @@ def test_a_page_that_cannot_be_read_is_named_and_the_others_are_kept(monkeypatch
             return self.text if isinstance(self.text, str) else ""
 
     Reader.pages = (Page("one"), Quiet(""), Quiet("three"), Page(""))
-    document = lancelot_index.pdf_document(b"")
+    document = lancelot_reading.pdf_document(b"")
     assert [section.place for section in document.sections] == ["page 1", "page 3"]
     assert document.missing == "is read but for 1 unreadable page: 2"
     Reader.pages = (Page(LimitReachedError("x")),)
     with pytest.raises(UnreadableError, match="1 unreadable page"):
-        lancelot_index.pdf_document(b"")
+        lancelot_reading.pdf_document(b"")
 
 
 @pytest.mark.parametrize(

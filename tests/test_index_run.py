@@ -23,6 +23,7 @@ from conftest import Run, child_environment
 
 import lancelot
 import lancelot_index
+import lancelot_reading
 
 COMMAND = (sys.executable, str(lancelot.__file__))
 FILES = {
@@ -42,14 +43,14 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def extractor() -> Iterator[lancelot_index.Extractor]:
-    with lancelot_index.Extractor([*COMMAND, "extract"]) as started:
+def extractor() -> Iterator[lancelot_reading.Extractor]:
+    with lancelot_reading.Extractor([*COMMAND, "extract"]) as started:
         yield started
 
 
 @pytest.fixture
 def index(
-    tmp_path: Path, extractor: lancelot_index.Extractor, make_settings: Callable[..., lancelot.Settings]
+    tmp_path: Path, extractor: lancelot_reading.Extractor, make_settings: Callable[..., lancelot.Settings]
 ) -> Callable[..., lancelot_index.IndexRun]:
     """Runs over a folder into `db`: `index(folder, force=True, OPENAI_BASE_URL=…)`."""
 
@@ -612,9 +613,9 @@ def test_no_embedding_function_of_a_table_is_run_by_a_write(files: Path, index: 
     table = prepared_table(tmp_path, OWN.append(lancelot_index.vector_field("m", 8)).with_metadata(metadata))
     index(files, table="other")  # loads the package as any command does
     found = lancelot_index.FoundFile(files / "guide.md", "guide.md", 1, 1.0)
-    chunk = lancelot_index.Chunk("words", "", "", 0, "text")
+    chunk = lancelot_reading.Chunk("words", "", "", 0, "text")
     with pytest.raises(KeyError, match="openai"):
-        lancelot_index.ChunkTable(table).replace([(found, lancelot_index.Extraction((chunk,)))])
+        lancelot_index.ChunkTable(table).replace([(found, lancelot_reading.Extraction((chunk,)))])
     assert table.count_rows() == 0
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 SECONDS = 30.0
@@ -49,6 +50,10 @@ class Terminal:
             assert self._read(deadline), f"it ended without {text!r}: {self.shown}"
 
     def type(self, keys: str) -> None:
+        """Types when the program sleeps, as it does while it reads: a Ctrl-C just before that waits for another key."""
+        state, deadline = Path(f"/proc/{self.process.pid}/stat"), time.monotonic() + SECONDS
+        while state.exists() and ") S " not in state.read_text("utf-8") and time.monotonic() < deadline:
+            time.sleep(0.01)
         os.write(self._master, keys.encode())
 
     def end(self) -> int:

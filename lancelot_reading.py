@@ -1,0 +1,1144 @@
+"""Reads files and cuts them into chunks, in a process of its own: the room between a folder of files and its table.
+
+`lancelot_index` starts that process, the command `extract` of this module, and is handed the chunks. The server never
+loads it.
+
+Sections, in order; each uses the ones above it and none below:
+
+Reading     the bytes of a file to its text, in sections under their headings
+Chunks      a document cut along its structure
+Extraction  reading and cutting files in a process of its own
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import codecs
+import contextlib
+import csv
+import errno
+import functools
+import hashlib
+import html.parser
+import io
+import itertools
+import json
+import logging
+import math
+import os
+import re
+import signal
+import stat
+import struct
+import zipfile
+import zlib
+from collections import ChainMap, Counter
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import lancelot
+from lancelot import LancelotError, listed, one_line, plural, reason_of, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+
+# ======================================================================================================================
+# Reading
+# ======================================================================================================================
+# One function a format makes a Document of a file's bytes: its title, and its text in sections that know their headings.
+# What is wrong with a file is an UnreadableError with the reason. Files may be hostile: sizes and depths are bounded, and
+# all of this runs in a child process, see Extraction.
+
+
+MAX_FILE_BYTES = 50_000_000
+MAX_CHARACTERS = 50_000_000  # of one document: tables and packed documents can hold far more text than bytes
+MAX_SECTIONS = 1_000_000
+MAX_TITLE = 300
+MAX_HEADER = 300  # characters of a table's header that are repeated where the table is cut
+
+
+class UnreadableError(LancelotError):
+    """A file that gives no text: one sentence of why, without its path."""
+
+
+class IgnoredError(UnreadableError):
+    """A file that has no text to give, which is no failure: its reason is `binary` or `empty`."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document along its own structure.
+
+    `title` is a heading path such as "Guide > Install"; `line` the first line in the file, from 1, or 0 where `place` says
+    where it stands: "page 3", "row 12"; `header` the first row of the table that the text belongs to.
+    """
+
+    text: str
+    title: str = ""
+    line: int = 0
+    place: str = ""
+    header: str = ""
+
+
+@dataclass(frozen=True)
+class Document:
+    """The text of a file, which reader gave it, and what of the file is missing or doubtful, if anything."""
+
+    extractor: str
+    sections: tuple[Section, ...]
+    missing: str = ""
+
+
+_LETTER, _GAP = "[A-Za-z0-9+/]", r"(?:\s|&#(?:10|xA);){1,40}"
+# Mail and drawing programs write it in lines.
+_MORE = rf"(?:{_GAP}{_LETTER}{{20,}})*(?:{_GAP}{_LETTER}+(?=[=\"')]))?=*"
+_BASE64 = re.compile(
+    rf";base64,[\w+/%=-]*{_MORE}|(?<!{_LETTER})(?:{_LETTER}{{200,}}|{_LETTER}{{60,}}(?:{_GAP}{_LETTER}{{60,}}){{2}}){_MORE}"
+)
+"""The content of a data URI, or more than a hash or a short key has."""
+
+
+def without_base64(text: str) -> str:
+    """The text with a mark in the place of pictures and other bytes that are written in it; the lines stay."""
+
+    def mark(run: re.Match[str]) -> str:
+        is_uri = run[0].startswith(";")
+        # Sequences of genes, numbers in hexadecimal and long paths are words to search for.
+        if not is_uri and not all(re.search(kind, run[0]) for kind in ("[a-z]", "[A-Z]", "[0-9]")):
+            return run[0]
+        return (";base64,…" if is_uri else "…") + "\n" * run[0].count("\n")
+
+    return _BASE64.sub(mark, text)
+
+
+class HeadingPath:
+    """The headings that are open at a place of a document; their `title` is one line, of which a long one keeps its end."""
+
+    def __init__(self) -> None:
+        self.title = ""
+        self._open: list[tuple[int, str]] = []
+
+    def enter(self, level: int, title: str) -> str:
+        """Open a heading in place of those of its level and below; return the title that holds from here on."""
+        self._open = [heading for heading in self._open if heading[0] < level]
+        self._open.append((level, shorten(one_line(without_base64(title)), MAX_TITLE // 3)))
+        path = " > ".join(title for _, title in self._open if title)
+        self.title = path if len(path) <= MAX_TITLE else "…" + path[1 - MAX_TITLE :]
+        return self.title
+
+
+_TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
+"""A sequence of ECMA-48, such as a colour, or one that xterm added, such as a link or a title."""
+_SOFT_DIVISION = re.compile(r"[ \t]?(?<!\S)(\S*[^\W\d_])[\u00ad¬][ \t]*\n[ \t]*(?=[^\W\d_])")
+
+
+def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> Document:
+    """A document of the sections that hold text, those without a heading under its own `title`.
+
+    Codes of terminals and invisible characters are left out. A word that such a character divides at a line end goes to
+    the next line, so that lines keep their numbers.
+    """
+    kept: list[Section] = []
+    characters = 0
+    for section in sections:
+        text = _TERMINAL_CODE.sub("", section.text) if "\x1b" in section.text else section.text
+        text = text if text.isascii() else lancelot.visible(_SOFT_DIVISION.sub(r"\n\1", text))
+        characters += len(text)
+        if characters > MAX_CHARACTERS or len(kept) >= MAX_SECTIONS:
+            raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters or {MAX_SECTIONS:,} rows of text")
+        if text and not text.isspace():
+            title_here = lancelot.visible(section.title or title)
+            kept.append(Section(without_base64(text), title_here, section.line, section.place, section.header))
+    if not kept:
+        raise IgnoredError("empty")
+    return Document(extractor, tuple(kept))
+
+
+def plain_document(text: str) -> Document:
+    """Text without a structure that is known."""
+    return collect("text", [Section(text, line=1)])
+
+
+_DIVIDED_WORD = re.compile(
+    r"[ \t]?(?<!\S)([(\"'«„“‘\[]*)((?:[^\W\d_]+[-’'])*[^\W\d_]{2,})[-\u2010][ \t]*\n[ \t]*([^\W\d_]{2,})(?![\w@/\\=(]|\.\w)"
+)
+
+
+def with_whole_words(document: Document) -> Document:
+    """Prose with words whole that line ends divide; they go to the next line, so that lines keep their numbers.
+
+    The hyphen stays where the document writes the word with it elsewhere, or the word has others; a name keeps it too.
+    """
+    text = "\n".join(section.text for section in document.sections).lower()
+    words = set(re.findall(r"[^\W\d_]+(?:-[^\W\d_]+)*", text))
+
+    def join(division: re.Match[str]) -> str:
+        opening, left, right = division.groups()
+        if right in ("and", "bis", "et", "och", "oder", "og", "or", "ou", "und"):  # as in "pre- and postwar"
+            return division[0]
+        is_name = not right.islower() and not (left.isupper() and right.isupper())
+        is_compound = "-" in left or left.lower() in ("self", "well") or f"{left}-{right}".lower() in words
+        hyphen = "-" if is_name or (is_compound and f"{left}{right}".lower() not in words) else ""
+        return f"\n{opening}{left}{hyphen}{right}"
+
+    whole = (replace(section, text=_DIVIDED_WORD.sub(join, section.text)) for section in document.sections)
+    return replace(document, sections=tuple(whole))
+
+
+# --- bytes to text
+
+
+_LATIN_PAGES = ("cp1252", "cp1250", "cp1254", "iso8859-2")
+_CODE_PAGES = (
+    *("cp1252", "cp1250", "cp1251", "koi8-r", "cp932", "euc-jp", "gb18030", "big5", "cp949"),
+    *("cp1253", "cp1254", "cp1255", "cp1256", "cp866"),
+)
+_SUPERSETS = {"iso-8859-1": "cp1252", "iso-8859-9": "cp1254", "euc-kr": "cp949"}
+"""What browsers read instead of an encoding that is named: https://encoding.spec.whatwg.org/#names-and-labels"""
+CERTAIN = 0.95  # chardet's confidence in a byte-order mark, in what the text declares, and in others that have a form
+SURE = 0.05  # below which a guess is reported: bytes that leave ASCII are few, or fit several encodings
+_CONTROL_BYTES = bytes({*range(7), *range(14, 27), *range(28, 32)})
+_SAMPLE = 32_768
+
+
+def _decode_by_guess(content: bytes) -> tuple[str, str]:
+    """The text of bytes that are neither UTF-8 nor declared, and the code page where that is unsure, else "".
+
+    Where most bytes that leave ASCII stand alone, the script is Latin: those of East Asian encodings come in pairs.
+    """
+    from chardet import detect
+
+    plain = content.translate(None, delete=_CONTROL_BYTES)  # which would make it binary for chardet
+    if len(content) - len(plain) > min(max(len(content) // 20, 1), 4 + len(content) // 2000):
+        raise IgnoredError("binary")
+    # The lines that leave ASCII tell; the others would hide what encoding these have.
+    first = re.search(rb"[\x80-\xff]", plain)
+    at = first.start() if first else 0
+    start = max(plain.rfind(b"\n", 0, at) + 1, at - _SAMPLE // 8)
+    sample = b"\n".join(line for line in plain[start : start + _SAMPLE * 8].split(b"\n") if not line.isascii())
+    if len(sample) > _SAMPLE:
+        sample = sample[: max(sample.rfind(b"\n", _SAMPLE // 2, _SAMPLE), 0) or _SAMPLE]  # no character is cut in two
+    runs = re.findall(rb"[\x80-\xff]+", sample)
+    is_latin = sum(len(run) == 1 for run in runs) * 2 >= sum(map(len, runs))
+    guess = detect(sample, include_encodings=_LATIN_PAGES if is_latin else _CODE_PAGES, prefer_superset=True)
+    encoding = guess["encoding"] if guess["encoding"] and not (is_latin and len(runs) == 1) else "cp1252"
+    return content.decode(encoding, "replace"), "" if guess["confidence"] >= SURE else codecs.lookup(encoding).name
+
+
+def decode_text(content: bytes) -> tuple[str, str]:
+    """The text of bytes in whatever encoding, with line feeds alone, and that encoding where it is an unsure guess, else "".
+
+    It is UTF-8, also with a few broken places; else what is marked or declared, else the code page that fits.
+    IgnoredError is raised where they are no text.
+    """
+    from chardet import detect
+
+    guess, is_broken = "", False
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("utf-8-sig", "replace")
+        is_broken = text.count("\ufffd") * 5 > len(re.findall(r"[^\x00-\x7f\ufffd]+", text))
+    if is_broken or b"\0" in content or b"\x1b$" in content:  # as UTF-16 and ISO-2022, which can be UTF-8 too
+        form = detect(content, max_bytes=_SAMPLE)
+        encoding = (form["encoding"] or "").lower()
+        if not encoding:
+            raise IgnoredError("binary")
+        if form["confidence"] >= CERTAIN and encoding not in ("ascii", "utf-8"):
+            text = content.decode(_SUPERSETS.get(encoding, encoding), "replace")
+        elif is_broken:
+            text, guess = _decode_by_guess(content)
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", " "), guess
+
+
+# --- headings: Markdown and reStructuredText
+
+
+_WORD = re.compile(r"\w")
+_BLOCK_TAGS = frozenset(
+    """
+    address article aside base basefont blockquote body caption center col colgroup dd details dialog dir div dl dt
+    fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hr html iframe legend li link
+    main menu menuitem nav noframes ol optgroup option p param search section summary table tbody td tfoot th thead
+    title tr track ul
+    """.split()  # noqa: SIM905 - words are read best as words
+)
+_VERBATIM = re.compile(
+    rf"""^[ ]{{0,3}}(?:
+      (?P<fence>`{{3,}}(?=[^`\n]*$)|~{{3,}})(?s:.*?)(?:^[ ]{{0,3}}(?P=fence)[`~]*[ \t]*$|\Z)
+    | <(?:pre|script|style|textarea)(?=[\s>])(?s:.*?)(?:</(?:pre|script|style|textarea)>|\Z)
+    | <!(?=--)(?s:.*?)(?:-->|\Z) | <\?(?s:.*?)(?:\?>|\Z) | <!\[CDATA\[(?s:.*?)(?:\]\]>|\Z) | <![a-z](?s:.*?)(?:>|\Z)
+    | (?:</?(?:{"|".join(sorted(_BLOCK_TAGS))})(?=[\s/>])
+        |(?<![^\n]\n)(?<![^\n]\n[ ])</?[a-z][a-z0-9-]*(?:\s[^<>\n]*)?>[ \t]*$)(?s:.*?)(?=^[ \t]*$|\Z)
+    )""",
+    re.MULTILINE | re.IGNORECASE | re.VERBOSE,
+)
+"""Code in fences and the blocks of HTML, as CommonMark has them; a tag of no block must stand alone after an empty line."""
+_MARKDOWN_HEADING = re.compile(
+    r"^ {0,3}(?:(#{1,6})(?:[ \t]+(.*))?|(?![>#|<]|[-*+][ \t]|\d+[.)][ \t])(\S.*)\n {0,3}(=+|--+)[ \t]*)$", re.MULTILINE
+)
+_NOT_SEEN = re.compile(r"(`[^`]*`)|<!--.*?(?:-->|$)|(?:^|[ \t])#+[ \t]*$")
+_FRONT_MATTER = re.compile(r"(?:(---)|\+\+\+)[ \t]*\n(?=.*\S)(?s:.*?)^(?(1)(?:---|\.\.\.)|\+\+\+)[ \t]*$", re.MULTILINE)
+_FRONT_TITLE = re.compile(
+    r"""^title[ \t]*[:=][ \t]*(?:[>|][-+]?\n[ \t]+)?(?:"([^"\n]+)"|'([^'\n]+)'|((?:(?<![ \t])\#|[^\#\n])*))""",
+    re.MULTILINE,
+)
+_TABLE = re.compile(r"^[^\n|]*\|.*\n(?=[-: \t]*\|)(?=[|: \t]*-)[-|: \t]+$(?:\n(?![ \t]*$).*)*", re.MULTILINE)
+
+
+def cut_at_headings(
+    text: str, headings: Iterable[tuple[re.Match[str], int, str]], path: HeadingPath
+) -> Iterator[Section]:
+    """Every line in one section each, which begin at the headings: where each stands, its level and its words."""
+    start, line, body, title = 0, 1, 0, path.title
+    for heading, level, words in headings:
+        # A heading without a body stays with the next one, whose title says it where it is below it.
+        if _WORD.search(text, body, heading.start()):
+            yield Section(text[start : heading.start() - 1], title, line)
+            line += text.count("\n", start, heading.start())
+            start = heading.start()
+        title, body = path.enter(level, words), heading.end()
+    yield Section(text[start:], title, line)
+
+
+def markdown_sections(text: str, path: HeadingPath, *, start: int = 0) -> Iterator[Section]:
+    """Markdown by its headings of both kinds outside of code and HTML, and its tables; those before `start` are none."""
+    hidden = _VERBATIM.sub(lambda block: "\n".join("<" * len(line) for line in block[0].split("\n")), text[start:])
+    headings = []
+    for heading in _MARKDOWN_HEADING.finditer(" " * start + hidden):
+        marks, words, underlined, rule = heading.groups()
+        level = len(marks) if marks else 1 if "=" in rule else 2
+        headings.append((heading, level, _NOT_SEEN.sub(r"\1", without_base64(words or underlined or "")[:1000])))
+    for section in cut_at_headings(text, headings, path):
+        part, line = section.text, section.line
+        cuts = [cut for table in _TABLE.finditer(part) for cut in (table.start(), table.end() + 1)]
+        for number, (first, last) in enumerate(itertools.pairwise([0, *cuts, len(part) + 1])):
+            header = shorten(one_line(part[first : part.find("\n", first)]), MAX_HEADER) if number % 2 else ""
+            if first < last:
+                yield replace(section, text=part[first : last - 1], line=line, header=header)
+            line += part.count("\n", first, last)
+
+
+def markdown_document(text: str) -> Document:
+    """Markdown by its headings, the rest under the title of its front matter: YAML or TOML."""
+    front = _FRONT_MATTER.match(text)
+    title = _FRONT_TITLE.search(front[0]) if front else None
+    sections = markdown_sections(text, HeadingPath(), start=front.end() if front else 0)
+    return collect("markdown", sections, title=next(filter(None, title.groups()), "").strip() if title else "")
+
+
+_RULE = r"([!-/:-@\[-`{-~])"
+_RST_TITLE = re.compile(
+    rf"^(?:({_RULE}\2+)[ \t]*\n|(?<![^\n]\n)(?=\S))(?!{_RULE}\3+[ \t]*$)(?=[ \t]*\S)(.*)\n({_RULE}\6+)[ \t]*$",
+    re.MULTILINE,
+)
+
+
+def rst_document(text: str) -> Document:
+    """ReStructuredText by its titles: a rule below, or above and below; the order of the kinds makes the levels."""
+    levels: dict[tuple[str, bool], int] = {}
+    headings = []
+    for title in _RST_TITLE.finditer(text):
+        above, words, below = title[1], title[4].strip(), title[5]
+        if above in (None, below) and len(below) >= min(len(words), 4):  # as docutils has it
+            level = levels.setdefault((below[0], above is not None), len(levels) + 1)
+            headings.append((title, level, words))
+    return collect("rst", cut_at_headings(text, headings, HeadingPath()))
+
+
+# --- source code
+
+
+MAX_PARSED_CODE = 2_000_000  # characters of Python that are parsed; longer files are read by their lines
+_MAX_CODE_LINE = 300  # characters of a line that may begin a definition
+_COMMENTS = ("//", "/*", "*", "#", "--", "@", "'''", ";;")
+_TYPE = r"(?:@?[A-Za-z_][\w:<>,.?&*\[\]]*\s+[*&]*)"
+_DEFINITION = re.compile(
+    rf"""\s*(?:(?:export|default|declare|public|private|protected|internal|static|final|abstract|async|sealed|partial|open
+        |override|virtual|readonly|unsafe|extern|const|inline|suspend|data|case|implicit|lazy|local|pub(?:\([\w ]+\))?)\s+)*
+    (?:(?!.*;\s*$)(?:
+        (?:class|interface|struct|enum(?:\s+class)?|trait|impl(?:<[^>]*>)?|namespace|module|object|record|protocol|extension
+          |defmodule|package|union|mod)\s+(?:[A-Z]+_[A-Z_]+\s+(?=\w))?(?P<outer>[A-Za-z_$][\w$.:]*)
+        |type\s+(?P<go>\w+)\s+(?:struct|interface)\b|func\s+\(\s*(?:\w+\s+)?\*?(\w+)[^)]*\)\s*(\w+)
+        |(?:function\b[\s*&]*|(?:func|fun(?:\s+<[^>]*>)?|fn|defp?|sub|proc|macro_rules!|type)\s+)([\w$.:]+[?!]?))
+    |(?i:create\s+(?:\w+\s+){{0,4}}?(?:table|view|function|procedure|index|trigger|type|schema|sequence)\s+
+        (?:if\s+not\s+exists\s+)?["`\[]?([\w.]+))
+    |(?:(?:let|var)\s+)?([\w$.]+)\s*(?::[^=]*)?(?:=|<-)\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*(?::[^=]*)?=>|[\w$]+\s*=>)
+    |(?!(?:return|if|else|elif|elsif|for|foreach|while|switch|case|new|throw|delete|goto|using|typedef|do|catch|await|yield
+        |import|from|when|match|assert|print|echo|in|not|and|or|unless|until|with|raise|except|try|end)\b)
+        (?:(?!.*(?:=>|\b(?:function|new)\b)){_TYPE}*(?:\*\s*)?([~\#]?[A-Za-z_$][\w$:~.-]*)\s*\([^;]*\{{\s*$
+        |(?P<loose>)(?:{_TYPE}+(~?[A-Za-z_][\w:~]*)|([A-Za-z_]\w*::~?[\w:~]+)|([\w.:-]+)(?=\s*\(\)))\s*\([^;]*$))
+    """,
+    re.VERBOSE,
+)
+"""What has others within, a function by its keyword, one of SQL, one that is assigned, and one by its parentheses: with a
+brace, or `loose`, in languages that write types or where nothing else looks like it."""
+_CLOSER = re.compile(r"\s*(?:[\]})]+|end\b|fi\b|done\b)")
+
+
+def _python_owners(text: str, count: int) -> list[str]:
+    """The qualified name of the definition that each of the lines of Python belongs to."""
+    import ast
+
+    owners = [""] * count
+    waiting: list[tuple[ast.AST, str]] = [(node, "") for node in ast.parse(text).body]
+    for node, outer in waiting:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        name = f"{outer} > {node.name}" if outer else node.name
+        start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
+        end = node.end_lineno or node.lineno
+        owners[start:end] = [name] * (end - start)
+        if isinstance(node, ast.ClassDef):
+            waiting += [(inner, name) for inner in node.body]
+    return owners
+
+
+def _line_owners(lines: Sequence[str], *, loose: bool) -> list[str]:
+    """The qualified name of the definition that each line of code belongs to, by indentation and closing lines."""
+    owners = [""] * len(lines)
+    opened: list[tuple[int, str, bool]] = []  # the indentation and the name of each, and whether it has others within
+    for at, line in enumerate(lines):
+        code = line.strip()
+        indent = len(line) - len(line.lstrip())
+        outer = [definition for definition in opened if definition[0] < indent]
+        in_body = bool(opened) and outer == opened and not opened[-1][2]
+        is_code = code and len(line) <= _MAX_CODE_LINE and not code.startswith(_COMMENTS)
+        match = _DEFINITION.match(line) if is_code and not in_body else None
+        begins = match is not None and (loose or match["loose"] is None)
+        if match and begins:
+            name = " > ".join(filter(None, match.groups())).rstrip(":.")
+            opened = [*outer, (indent, name, bool(match["outer"] or match["go"]))]
+        owners[at] = " > ".join(name for _, name, _ in opened)
+        closes_at_once = code.endswith(("}", ";", " end")) and code.count("{") == code.count("}")
+        if (begins and closes_at_once) or (opened and indent <= opened[-1][0] and _CLOSER.match(line)):
+            opened = outer
+    return owners
+
+
+def code_document(text: str, kind: str) -> Document:
+    """Source code by its definitions; every line is in one section, blank ones with what stands above them."""
+    lines = text.split("\n")
+    owners = None
+    if kind == "python" and len(text) <= MAX_PARSED_CODE:
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            owners = _python_owners(text, len(lines))
+    owners = owners or _line_owners(lines, loose=kind == "loose")
+    for at in range(len(lines) - 2, -1, -1):  # comments and decorators stand above what they belong to
+        if owners[at + 1] and lines[at].lstrip().startswith(_COMMENTS):
+            owners[at] = owners[at + 1]
+    for at in range(1, len(lines)):
+        owners[at] = owners[at] if lines[at].strip() else owners[at - 1]
+    starts = [at for at in range(len(lines)) if at == 0 or owners[at] != owners[at - 1]]
+    parts = itertools.pairwise([*starts, len(lines)])
+    return collect("code", (Section("\n".join(lines[at:end]), owners[at], at + 1) for at, end in parts))
+
+
+# --- HTML
+
+
+_BREAKS = _BLOCK_TAGS - {"td", "th"} | {"br", "pre", "select", "textarea"}
+_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())  # noqa: SIM905 - as above
+_END_OPTIONAL = ("dd", "dt", "li", "option", "p", "td", "th", "tr")
+MAX_HIDDEN_DEPTH = 500  # elements inside a hidden one that are told apart; browsers nest about as deep
+
+
+class _HtmlText(html.parser.HTMLParser):
+    """Gathers the lines of an HTML document, each below the headings and the table's header that are open there."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.title = ""
+        self.sections: list[Section] = []
+        self._path = HeadingPath()
+        self._parts: list[str] = []
+        self._line = 0  # where the text of the line began; 0 before it has any
+        self._tag = ""  # what the line is in, if it is a heading or the title of the page
+        self._preformatted = 0
+        self._hidden: list[str] = []
+        self._headers: list[str | None] = []  # of each open table; None while its first row is still to come
+        self._cells: set[str] = set()  # the tags of the line's cells
+        self._divided = False
+        self._in_head = False
+
+    def handle_data(self, data: str) -> None:
+        if self._hidden:
+            return
+        for number, line in enumerate(data.split("\n") if self._preformatted else [data]):
+            if number:
+                self.flush()
+            if self._divided and line.strip():
+                cells = self._cells
+                self.flush()
+                self._cells = cells  # the row goes on
+            if not self._line and line.strip():
+                self._line = self.getpos()[0] + number + line[: len(line) - len(line.lstrip())].count("\n")
+            self._parts.append(line)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        # One whose end may be left out ends where the next of its kind begins beside it.
+        unclosed = list(itertools.takewhile(_END_OPTIONAL.__contains__, reversed(self._hidden)))
+        if tag in unclosed:
+            del self._hidden[-1 - unclosed.index(tag) :]
+        is_hidden = "hidden" in attributes and attributes["hidden"] != "until-found"
+        is_hidden = is_hidden or bool(re.search(r"display\s*:\s*none", attributes.get("style") or "", re.IGNORECASE))
+        is_unseen = tag in ("noscript", "script", "style", "template")
+        # A whole page that is hidden is shown by its scripts.
+        if self._hidden or is_unseen or (is_hidden and tag not in ("html", "body")):
+            if tag not in _VOID and len(self._hidden) < MAX_HIDDEN_DEPTH:
+                self._hidden.append(tag)
+            return
+        self._break_at(tag, opens=True)
+        if tag == "table":
+            self._headers.append(None)
+        elif tag in ("td", "th"):
+            self._parts.append(" | " if self._line else "")
+            self._cells.add(tag)
+            self._divided = False
+        elif tag == "li":
+            self._parts.append("- ")
+        elif tag == "img" and attributes.get("alt"):
+            self.handle_data(f" {attributes['alt']} ")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._hidden:
+            while self._hidden.pop() != tag:
+                pass
+            return
+        if self._hidden and not (self._hidden[0] in _END_OPTIONAL and tag in _BREAKS):
+            return
+        self._hidden.clear()
+        self._break_at(tag, opens=False)
+        if tag == "table" and self._headers:
+            self._headers.pop()
+
+    def _break_at(self, tag: str, *, opens: bool) -> None:
+        if tag not in _BREAKS:
+            return
+        if self._cells and tag in ("br", "div", "p"):  # which divides a row only where more text of the cell follows
+            self._divided = self._divided or bool(self._parts[-1].strip(" |\n"))
+            return
+        self.flush()
+        self._tag = tag if opens and re.fullmatch("title|h[1-6]", tag) else ""
+        if tag == "pre":
+            self._preformatted = max(0, self._preformatted + (1 if opens else -1))
+        elif tag in ("table", "thead", "tbody"):
+            self._in_head = opens and tag == "thead"
+
+    def flush(self) -> None:
+        text = "".join(self._parts)
+        text = text.rstrip() if self._preformatted else " ".join(text.split())
+        if self._tag == "title":
+            self.title = self.title or one_line(text)
+        elif text and (text != "-" or self._preformatted):
+            title = self._path.enter(int(self._tag[1]), text) if self._tag else self._path.title
+            header = self._headers[-1] if self._headers else ""
+            if self._cells and (self._in_head or (header is None and self._cells == {"th"})):
+                header = shorten(f"{header or ''} | {text}".removeprefix(" | "), MAX_HEADER)
+            if self._headers and self._cells:
+                self._headers[-1] = header or ""
+            self.sections.append(Section(text, title, self._line, header=header or ""))
+        self._parts, self._cells, self._line, self._tag, self._divided = [], set(), 0, "", False
+
+
+def html_document(text: str) -> Document:
+    """HTML as a person sees it, a line for each block and row, below its headings."""
+    reader = _HtmlText()
+    # Python's parser stops at the declarations that Word leaves in pages; they say nothing to a person.
+    reader.feed(re.sub(r"<!\[(?!(?i:CDATA)\[)[^>]*>?", lambda odd: "\n" * odd[0].count("\n"), text))
+    reader.close()
+    reader.flush()
+    return collect("html", reader.sections, title=reader.title)
+
+
+# --- tables, records and notebooks
+
+
+MAX_FIELD = 131_072
+"""Characters of one cell; Python's own limit. A longer one is a quote that is not closed: the table is read as text."""
+_NAMED_DELIMITER = re.compile(r'"?sep=([^\w"\n])"?[ ;,\t]*(?:\n|$)', re.IGNORECASE)
+"""The first line by which a file tells Excel its separator; it is no row."""
+_COLUMN_NAME = re.compile(r"(?![-+(]?[$€£]?\d[\d.,:/ %-]*\)?$).{1,100}", re.DOTALL)  # no number, no date, not long
+
+
+def _delimiter(text: str, *, preferred: str) -> str:
+    """The separator of the most regular table, or "" if none gives more than half of the first rows one width."""
+    best, delimiter = (0.5, math.inf), ""
+    for candidate in dict.fromkeys(f"{preferred},;\t|"):
+        rows = itertools.islice(csv.reader(io.StringIO(text[: MAX_FIELD // 2]), delimiter=candidate), 50)
+        widths = Counter(len(row) for row in rows if row)
+        width, count = max(widths.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
+        if width > 1 and (count / widths.total(), width) > best:
+            best, delimiter = (count / widths.total(), width), candidate
+    return delimiter
+
+
+def _table_sections(text: str, delimiter: str) -> Iterator[Section]:
+    """Each row as `column: value` lines; rows are counted as a table shows them, the header being row 1."""
+    names: list[str] = []
+    for number, row in enumerate(csv.reader(io.StringIO(text), delimiter=delimiter), 1):
+        cells = [cell.strip() for cell in row]
+        if number == 1 and 1 < len(row) == len(set(cells)) and all(map(_COLUMN_NAME.fullmatch, cells)):
+            names = [one_line(cell) for cell in cells]
+            continue
+        named = zip([*names, *[""] * len(cells)], cells, strict=False)
+        lines = [f"{name}: {cell}" if name else cell for name, cell in named if cell]
+        yield Section(("\n" if names else " | ").join(lines), place=f"row {number}")
+
+
+def csv_document(text: str, *, preferred: str) -> Document:
+    """A table of separated values; as plain text where it is none, or has no row below its header."""
+    named = _NAMED_DELIMITER.match(text)
+    text = text[named.end() :] if named else text
+    with contextlib.suppress(csv.Error, IgnoredError):
+        if delimiter := named[1] if named else _delimiter(text, preferred=preferred):
+            return collect("csv", _table_sections(text, delimiter))
+    return plain_document(text)
+
+
+def json_text(value: object, path: str = "") -> str:
+    """A `path: value` line for each scalar of a JSON value, in order; empty ones and null are left out."""
+    lines: list[str] = []
+    left = MAX_CHARACTERS
+
+    def add(value: object, path: str) -> None:
+        nonlocal left
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                add(inner, f"{path}.{key}" if path else key)
+        elif isinstance(value, list):
+            for number, inner in enumerate(value):
+                add(inner, f"{path}[{number}]")
+        elif value not in ("", None):
+            scalar = value if isinstance(value, str) else json.dumps(value)
+            lines.append(f"{path}: {scalar}" if path else scalar)
+            left -= len(lines[-1])
+            if left < 0:
+                raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters")
+
+    add(value, path)
+    return "\n".join(lines)
+
+
+def json_document(text: str) -> Document:
+    """JSON: the records of an array, or the keys of an object; as plain text where it is broken."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return plain_document(text)
+    if isinstance(value, dict):
+        return collect("json", (Section(json_text(inner, key), one_line(key)) for key, inner in value.items()))
+    records = enumerate(value if isinstance(value, list) else [value], 1)
+    return collect("json", (Section(json_text(record), place=f"record {at}") for at, record in records))
+
+
+def jsonl_document(text: str) -> Document:
+    """A JSON value a line; a line that is broken is kept as it is, and all of them as plain text if they are."""
+    sections, is_json = [], False
+    for number, line in enumerate(text.split("\n"), 1):
+        record = line
+        with contextlib.suppress(ValueError):
+            record, is_json = json_text(json.loads(line)), True
+        if record:
+            sections.append(Section(record, place=f"line {number}"))
+    return collect("jsonl", sections) if is_json else plain_document(text)
+
+
+def _notebook_text(value: object) -> str:
+    """A text that a notebook holds whole or as a list of lines."""
+    return "".join(part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str))
+
+
+def _cell_sections(cell: Mapping[str, Any], path: HeadingPath, place: str) -> Iterator[Section]:
+    """A cell of words by its headings, or one of code with what it says in words; pictures and markup are left out."""
+    source = _notebook_text(cell.get("source", cell.get("input"))).replace("\r\n", "\n")
+    if cell.get("cell_type") in ("markdown", "heading"):
+        yield from (replace(section, line=0, place=place) for section in markdown_sections(source, path))
+        return
+    texts = [source]
+    for output in cell.get("outputs") or ():
+        words = _notebook_text(output.get("text") or output.get("data", {}).get("text/plain"))
+        texts.append(words or ": ".join(str(output[key]) for key in ("ename", "evalue") if output.get(key)))
+    yield Section("\n".join(filter(None, texts)), path.title, place=place)
+
+
+def notebook_document(text: str) -> Document:
+    """A Jupyter notebook cell by cell, code with what it printed; as JSON where it is none."""
+    path = HeadingPath()
+    try:
+        notebook = json.loads(text)
+        # Before 2015 the cells stood in a worksheet.
+        cells = enumerate(notebook["cells"] if "cells" in notebook else notebook["worksheets"][0]["cells"], 1)
+        parts = [_cell_sections(cell, path, f"cell {at}") for at, cell in cells if isinstance(cell, dict)]
+        return collect("notebook", itertools.chain.from_iterable(parts))
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return json_document(text)
+
+
+# --- PDF and Word documents
+
+
+MAX_PAGES = 5000
+MAX_UNPACKED = 100_000_000
+_DAMAGE = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError),
+    *(ValueError, struct.error, zlib.error, zipfile.BadZipFile),
+)
+"""What libraries raise for damaged files besides their own errors: most of what Python has."""
+_SECRET_FIELD = 1 << 13
+
+
+def _form_lines(page: Any) -> Iterator[str]:
+    """What the fields of a page's forms hold, but for passwords, after what readers are shown as their names."""
+    for annotation in page.get("/Annots") or ():
+        levels = [annotation.get_object()]
+        while "/Parent" in levels[-1] and len(levels) < lancelot.MAX_DEPTH:
+            levels.append(levels[-1]["/Parent"].get_object())
+        widget = ChainMap(*levels)
+        kind, value = widget.get("/FT"), widget.get("/V")
+        is_secret = kind == "/Tx" and int(widget.get("/Ff") or 0) & _SECRET_FIELD
+        if value in (None, "", "/Off") or widget.get("/Subtype") != "/Widget" or kind == "/Sig" or is_secret:
+            continue
+        name = widget.get("/TU") or ".".join(str(level["/T"]) for level in reversed(levels) if "/T" in level)
+        value = value.get_data().decode("utf-8", "replace") if hasattr(value, "get_data") else value
+        values = map(str, value if isinstance(value, list) else [value])
+        yield f"{name}: {', '.join(text.removeprefix('/') if kind == '/Btn' else text for text in values)}"
+
+
+def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: list[int]) -> Iterator[Section]:
+    """The text of each page and its forms; the numbers of those that cannot be read go to `lost`."""
+    complaints = io.StringIO()
+    logging.getLogger("pypdf").addHandler(handler := logging.StreamHandler(complaints))
+    for number, page in enumerate(reader.pages, 1):
+        text, before = None, complaints.tell()
+        with contextlib.suppress(*damage):
+            text = str(page.extract_text())
+        # pypdf logs some damage instead of raising it.
+        if text is None or (not text.strip() and complaints.tell() > before):
+            lost.append(number)
+            continue
+        lines = {text: None}
+        with contextlib.suppress(*damage):
+            for line in _form_lines(page):
+                lines[line] = None
+        yield Section("\n".join(lines), place=f"page {number}")
+    logging.getLogger("pypdf").removeHandler(handler)
+
+
+def pdf_document(content: bytes) -> Document:
+    """A PDF page by page; pages that cannot be read are named as missing where others can."""
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    damage = (PyPdfError, *_DAMAGE)
+    title, lost = "", list[int]()
+    try:
+        reader = PdfReader(io.BytesIO(content))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise UnreadableError("is protected by a password")
+        if len(reader.pages) > MAX_PAGES:
+            raise UnreadableError(f"has more than {MAX_PAGES:,} pages")
+        with contextlib.suppress(*damage):
+            title = one_line(str(reader.metadata.title or "")) if reader.metadata else ""
+        if re.match(r"untitled|microsoft word|\(|slide \d", title, re.IGNORECASE):  # a program left it there
+            title = ""
+        document = with_whole_words(collect("pdf", _pdf_sections(reader, damage, lost), title=title))
+    except IgnoredError as error:
+        reason = f"is a PDF with {plural(len(lost), 'unreadable page')}" if lost else "has no text: it may be scanned"
+        raise UnreadableError(reason) from error
+    except damage as error:
+        raise UnreadableError(f"is a damaged PDF ({type(error).__name__})") from error
+    pages = f"is read but for {plural(len(lost), 'unreadable page')}: {listed(map(str, lost), limit=10)}"
+    return replace(document, missing=pages) if lost else document
+
+
+# What mammoth would leave out with the text in it: fields, directions, annotated words and equations.
+_WORD_WRAPPER = re.compile(
+    rb'<(/?)(?:w:(?:fldSimple|dir|bdo|ruby|rubyBase|rt)|m:(?![rt][\s/>])\w+)(?=[\s/>])(?:"[^"]*"|[^>"])*?(/?)>'
+)
+
+
+def _readable_word(xml: bytes) -> bytes:
+    """A part of a Word document in which every text stands in elements that mammoth reads."""
+    xml = re.sub(rb"<w:cr\s*/>", b"<w:br/>", _WORD_WRAPPER.sub(rb"<\1w:smartTag\2>", xml))
+    xml = re.sub(rb"<w:noBreakHyphen\s*/>", b"<w:t>-</w:t>", xml)
+    return re.sub(rb"<(/?)m:([rt])(?=[\s/>])", rb"<\1w:\2", xml)
+
+
+def docx_document(content: bytes) -> Document:
+    """A Word document: paragraphs and table rows below their headings, then footnotes and endnotes.
+
+    They are counted, since pages are made only when such a document is shown.
+    """
+    from xml.parsers.expat import ExpatError
+
+    import mammoth
+
+    file, core = io.BytesIO(), b""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(file, "w") as readable:
+            # No more of a part is unpacked than its header says; pictures are not opened, and expat bounds entities.
+            sizes = {part.filename: part.file_size for part in archive.infolist()}
+            if sum(size for name, size in sizes.items() if name.endswith((".xml", ".rels"))) > MAX_UNPACKED:
+                raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
+            if not any(re.fullmatch(r"word/document\d*\.xml", name) for name in sizes):
+                raise UnreadableError("is a zip archive with no Word document in it")
+            with contextlib.suppress(KeyError), archive.open("docProps/core.xml") as part:
+                core = part.read(MAX_FIELD)
+            for name in (name for name in sizes if name.endswith((".xml", ".rels"))):
+                xml = archive.read(name)
+                readable.writestr(name, _readable_word(xml) if name.startswith("word/") else xml)
+        options = {"include_embedded_style_map": False, "convert_image": lambda _: []}
+        page = mammoth.convert_to_html(file, style_map="p[style-name='Title'] => h1:fresh", **options).value
+    except (ExpatError, *_DAMAGE) as error:
+        raise UnreadableError(f"is a damaged Word document ({type(error).__name__})") from error
+    body, *notes = re.split(r'<ol>(?=<li id="(?:foot|end)note-)', re.sub(r'<a href="#[^"]*">↑</a>', "", page))
+    title = re.search(r"<dc:title>([^<]*)<", core.decode("utf-8", "replace"))
+    sections = [
+        replace(section, line=0, place=f"{unit} {number}")
+        for unit, text in [("paragraph", body), *(("note", text) for text in notes)]
+        for number, section in enumerate(html_document(text).sections, 1)
+    ]
+    return collect("docx", sections, title=one_line(html.unescape(title[1])) if title else "")
+
+
+# --- formats
+
+
+_SUFFIXES: Mapping[Callable[[str], Document], str] = {
+    markdown_document: "md markdown mdx mkd rmd qmd",
+    rst_document: "rst rest",
+    html_document: "html htm xhtml",
+    functools.partial(csv_document, preferred=","): "csv",
+    functools.partial(csv_document, preferred="\t"): "tsv tab",
+    json_document: "json geojson",
+    jsonl_document: "jsonl ndjson",
+    notebook_document: "ipynb",
+    functools.partial(code_document, kind="python"): "py pyi pyw",
+    functools.partial(code_document, kind="loose"): (
+        "java c h cc cpp cxx hh hpp hxx ino m mm cs dart d cu sh bash zsh ksh fish ps1 psm1"
+    ),
+    functools.partial(code_document, kind="strict"): (
+        "js jsx mjs cjs ts tsx mts cts vue svelte rb php pl pm lua r kt kts swift scala ex exs jl go rs groovy gradle zig nim"
+        " sql ddl"
+    ),
+    lambda text: with_whole_words(plain_document(text)): "txt text",
+    plain_document: "log adoc tex org",
+}
+TEXT_READERS = {f".{suffix}": reader for reader, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+BINARY_SUFFIXES = frozenset(
+    f".{suffix}"
+    for suffix in """
+    7z a aac ai apk avi avif bin bmp bz2 cab class db deb dll dmg doc dylib ear eot epub exe fla flac gif gz heic icns
+    ico img iso jar jpeg jpg lance lib lz4 lzma m4a m4v mkv mobi mov mp3 mp4 mpeg mpg msi npy npz o obj odp ods odt ogg
+    opus otf parquet pickle pkl png ppt pptx psd pt pth pyc pyd pyo pyz rar rpm safetensors so sqlite sqlite3 swf tar
+    tgz tif tiff ttf war wasm wav webm webp whl wma wmv woff woff2 xls xlsb xlsm xlsx xz zip zst
+    """.split()  # noqa: SIM905 - words are read best as words
+)
+"""Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
+
+
+def read_document(name: str, content: bytes) -> Document:
+    """The sections of a file, of which only the suffix of its name counts; UnreadableError says why there are none.
+
+    What a file is is told from its content first, then from its suffix; text of any other kind is plain text.
+    """
+    suffix = Path(name).suffix.lower()
+    is_word = suffix in (".docx", ".docm", ".dotx")
+    if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
+        return pdf_document(content)
+    if content.startswith(b"PK\x03\x04") and (is_word or b"word/document" in content):
+        return docx_document(content)
+    if is_word and content.startswith(bytes.fromhex("d0cf11e0a1b11ae1")):
+        raise UnreadableError("is a Word document of the old format, or protected by a password")
+    try:
+        text, guess = decode_text(content)
+    except IgnoredError as error:
+        if is_word or suffix == ".pdf" or suffix in TEXT_READERS:
+            raise UnreadableError("holds binary data") from error
+        raise
+    try:
+        document = TEXT_READERS.get(suffix, plain_document)(text)
+    except RecursionError as error:
+        raise UnreadableError("nests too deeply") from error
+    doubt = f"is read as {guess}, which is a guess: save it as UTF-8 if letters are wrong"
+    return replace(document, missing=doubt) if guess else document
+
+
+# ======================================================================================================================
+# Chunks
+# ======================================================================================================================
+# A document is cut at its headings, paragraphs and sentences into chunks of a bounded length that overlap a little.
+# A chunk names the headings above it and where in the document it stands.
+
+
+CHUNK_CHARACTERS = 1100
+CHUNK_OVERLAP = 100
+SMALL_CHUNK = 200  # characters below which it is joined to its neighbour: a heading alone, the last words of a section
+MAX_CHUNKS = 100_000
+_BLOCK = 20_000  # characters that the splitter gets at once: its time grows with the square of a run without spaces
+_BLOCK_END = re.compile(r".*\n\n|.*\n|.* |.*\s", re.DOTALL)
+_SCRAP = 80
+_CLOSING = re.compile(r"\W*(?:end|fi|done|esac)?\W*")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a document that a search finds: its text, its headings, its place in the file, its number from 0."""
+
+    text: str
+    title: str
+    place: str
+    index: int
+    extractor: str
+
+
+def _without_scraps(sections: Iterable[Section]) -> list[Section]:
+    """Sections of code, with those that say little alone joined to a neighbour: closing brackets, a line before a definition."""
+    parts: list[Section] = []
+    for part in sections:
+        last = parts[-1] if parts else part
+        text = f"{last.text}\n{part.text}"
+        adjoins = len(last.text) <= CHUNK_CHARACTERS and last.line + last.text.count("\n") + 1 == part.line
+        outer = not last.title or part.title.startswith(f"{last.title} > ") or last.text.rstrip().endswith("{")
+        if adjoins and len(part.text) <= _SCRAP and _CLOSING.fullmatch(part.text):
+            parts[-1] = replace(last, text=text)
+        elif adjoins and outer and len(last.text.strip()) <= _SCRAP:
+            parts[-1] = replace(part, text=text, line=last.line)
+        else:
+            parts.append(part)
+    return parts
+
+
+def _spans(text: str, splitter: Any) -> list[tuple[int, int]]:
+    """The offsets of the pieces of a text; a small one is joined to a neighbour, which may make that a little too long."""
+    spans: list[tuple[int, int]] = []
+    start = 0
+    while start < len(text):
+        # A block ends between paragraphs, lines or words, in its second half if at all possible.
+        gap = _BLOCK_END.match(text, start + _BLOCK // 2, start + _BLOCK) if start + _BLOCK < len(text) else None
+        block = text[start : gap.end() if gap else start + _BLOCK]
+        words = block.strip()
+        fits = 0 < len(words) <= CHUNK_CHARACTERS
+        for at, piece in [(block.find(words), words)] if fits else splitter.chunk_indices(block):
+            begin, end = start + at, start + at + len(piece)
+            first, last = spans[-1] if spans else (begin, begin)
+            small = min(last - first, len(piece)) < SMALL_CHUNK
+            if spans and small and end - first <= CHUNK_CHARACTERS + SMALL_CHUNK:
+                spans[-1] = (first, end)
+            else:
+                spans.append((begin, end))
+        start += len(block)
+    return spans
+
+
+def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, str]]:
+    """The pieces of neighbouring sections, packed together as far as they fit, with their places, such as `lines 10-24`."""
+    from semantic_text_splitter import MarkdownSplitter, TextSplitter
+
+    texts = [lancelot.clean_surrogates(section.text).replace("\x00", " ") for section in sections]
+    gap = "\n" if extractor in ("html", "docx", "markdown") else "\n\n"
+    starts = list(itertools.accumulate((len(text) + len(gap) for text in texts[:-1]), initial=0))
+    whole = gap.join(texts)
+    line_feeds = array.array("Q", (match.start() for match in re.finditer("\n", whole)))
+
+    def locate(offset: int) -> tuple[Section, str, int]:
+        """The section of an offset, and its place: what is counted, such as lines or pages, and its number."""
+        at = bisect.bisect_right(starts, offset) - 1
+        section = sections[at]
+        if section.line:
+            lines = bisect.bisect_left(line_feeds, offset) - bisect.bisect_left(line_feeds, starts[at])
+            return section, "line", section.line + lines
+        unit, _, number = section.place.rpartition(" ")
+        return section, unit, int(number or 0)
+
+    # Markdown is cut along its blocks. Records do not overlap: each says all of itself.
+    overlap = 0 if extractor in ("csv", "json", "jsonl") else CHUNK_OVERLAP
+    room = CHUNK_CHARACTERS - max(len(section.header) for section in sections)
+    splitter = (MarkdownSplitter if extractor == "markdown" else TextSplitter)(room, overlap=overlap)
+    for start, end in _spans(whole, splitter):
+        (section, unit, first), (_, _, last) = locate(start), locate(end - 1)
+        place = f"{unit} {first}" if first == last else f"{unit}s {first}-{last}"
+        piece, header = whole[start:end], section.header
+        if header and not one_line(piece[: MAX_HEADER * 4]).startswith(header.rstrip("…")):
+            piece = f"{header}\n{piece}"  # a table that goes on
+        yield piece, place if unit else ""
+
+
+def cut_document(document: Document, *, name: str) -> list[Chunk]:
+    """The chunks of a document in order; what has no heading is titled with the file's name without its suffix."""
+    parts = _without_scraps(document.sections) if document.extractor == "code" else document.sections
+    chunks: list[Chunk] = []
+    runs = itertools.groupby(parts, key=lambda part: (part.title, bool(part.line), part.place.rpartition(" ")[0]))
+    for (title, *_), group in runs:
+        heading = shorten(one_line(title) or one_line(Path(name).stem) or one_line(name), MAX_TITLE)
+        for piece, place in _pieces(list(group), document.extractor):
+            if len(chunks) >= MAX_CHUNKS:
+                raise UnreadableError(f"gives more than {MAX_CHUNKS:,} chunks")
+            chunks.append(Chunk(piece, heading, place, len(chunks), document.extractor))
+    return chunks
+
+
+# ======================================================================================================================
+# Extraction
+# ======================================================================================================================
+# A child process reads and cuts one file after the other, with limits on memory and time and without the environment's
+# keys: a hostile file costs its own chunks and nothing else. `command_extract` is what runs in it.
+
+
+EXTRACT_SECONDS = 60
+EXTRACT_MEMORY = 2 << 30  # bytes
+EXTRACT_VARIABLES = (
+    *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME"),
+    *("PYTHONPATH", "SHIV_ROOT", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "USERPROFILE"),
+)
+"""All that the child gets of the environment: what starts it. A file that takes it over finds no key."""
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What a file gave: its chunks, the hash of its bytes and what is `missing`; or why it `failed`, or is `ignored`."""
+
+    chunks: tuple[Chunk, ...] = ()
+    hash: str = ""
+    failed: str = ""
+    ignored: str = ""
+    missing: str = ""
+
+
+def open_without_links(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a path to read, waiting for no writer; OSError if a part of it is a symbolic link.
+
+    Paths are resolved before they are checked, so that a link on one has taken the place of what was checked.
+    """
+    names = os.path.abspath(path)  # noqa: PTH100 - Path would fold a trailing name
+    if os.open not in os.supports_dir_fd:  # Windows, where what was opened can only be compared afterwards
+        opened = os.open(names, flags | getattr(os, "O_BINARY", 0))
+        if os.path.realpath(names) == names and os.path.samestat(os.fstat(opened), os.lstat(names)):
+            return opened
+        os.close(opened)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    root, *folders = Path(names).parts
+    last = folders.pop() if folders else "."
+    # O_PATH, where there is one, passes through folders that cannot be listed.
+    passing = os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
+    place = os.open(root, passing)
+    try:
+        for name in folders:
+            outer, place = place, os.open(name, passing, dir_fd=place)
+            os.close(outer)
+        return os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+    finally:
+        os.close(place)
+
+
+def read_regular(path: str | Path, most: int) -> bytes:
+    """The bytes of a regular file that no link leads to; UnreadableError if there are none, or more than `most`."""
+    try:
+        opened = open_without_links(path)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+            raise UnreadableError("is not a regular file")
+        with os.fdopen(opened, "rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise UnreadableError(f"cannot be opened ({reason_of(error)})") from error
+    if len(content) > most:
+        raise UnreadableError(f"is larger than {most / 1_000_000:g} MB")
+    return content
+
+
+def extract_file(path: str) -> Extraction:
+    """Read and cut a file; what is wrong with it is in the result."""
+    name = os.path.basename(path)  # noqa: PTH119 - a path that pathlib need not understand
+    try:
+        if Path(name).suffix.lower() in BINARY_SUFFIXES:
+            return Extraction(ignored="binary")
+        content = read_regular(path, MAX_FILE_BYTES)
+        document = read_document(name, content)
+        chunks = tuple(cut_document(document, name=name))
+        return Extraction(chunks, hashlib.sha256(content).hexdigest(), missing=document.missing)
+    except IgnoredError as error:
+        return Extraction(ignored=error.cause)
+    except UnreadableError as error:
+        return Extraction(failed=error.cause)
+    except MemoryError:
+        return Extraction(failed=f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read")
+
+
+def extract_files(reader: Iterable[bytes], writer: BinaryIO) -> None:
+    """Answer each line, a path as JSON, by one line, an Extraction as JSON, until the input ends."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limits
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (EXTRACT_MEMORY, EXTRACT_MEMORY))
+    alarm = getattr(signal, "alarm", lambda _seconds: None)
+    for line in reader:
+        alarm(EXTRACT_SECONDS * 2)  # for a parent that is no longer there to end what hangs
+        answer = json.dumps(asdict(extract_file(json.loads(line))))
+        writer.write(answer.encode() + b"\n")
+        writer.flush()
+        alarm(0)
+
+
+@dataclass
+class Extractor(contextlib.AbstractContextManager["Extractor"]):
+    """Reads files, one at a time, in a child process that `command` starts with EXTRACT_VARIABLES of `environ`.
+
+    The child is ended when a file takes longer than `seconds`, and started again for the next one.
+    """
+
+    command: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = EXTRACT_SECONDS
+    child: Any = None
+
+    def __exit__(self, *_: object) -> None:
+        """End the child."""
+        child, self.child = self.child, None
+        if child:
+            with contextlib.suppress(OSError), child:  # which closes its pipes and waits for it
+                child.kill()
+
+    def extract(self, path: str | os.PathLike[str]) -> Extraction:
+        """What a file gives; a failure of the child is one of the file."""
+        import subprocess
+
+        self.child = self.child or subprocess.Popen(  # noqa: S603 - our own command, and paths go through its input
+            self.command,
+            env={name: value for name, value in self.environ.items() if name in EXTRACT_VARIABLES},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        child = self.child
+
+        def exchange() -> Any:
+            with contextlib.suppress(OSError):  # a child that is gone leaves nothing to read
+                child.stdin.write(json.dumps(os.fspath(path)).encode() + b"\n")
+                child.stdin.flush()
+            return child.stdout.readline()
+
+        try:
+            answer = lancelot.bounded(exchange, seconds=self.seconds, name="the reading of a file")
+            if answer.endswith(b"\n"):
+                fields = json.loads(answer)
+                return Extraction(tuple(Chunk(**chunk) for chunk in fields.pop("chunks", ())), **fields)
+            code = child.wait(timeout=10)
+            reason = f"ended the process that read it ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+        except (TimeoutError, subprocess.TimeoutExpired):
+            reason = f"takes longer than {self.seconds:g} s to read"
+        self.__exit__()
+        return Extraction(failed=reason)
+
+
+def command_extract() -> int:
+    """`extract`, which no person calls: the child process of an Extractor, until its input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
+    reader, writer = lancelot.take_stdio()
+    extract_files(reader.buffer, writer.buffer)
+    return 0
