@@ -34,7 +34,6 @@ import difflib
 import errno
 import functools
 import hashlib
-import importlib
 import importlib.util
 import itertools
 import json
@@ -56,7 +55,7 @@ import traceback
 import unicodedata
 import weakref
 import zipfile
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
@@ -1958,10 +1957,13 @@ def load_lancedb() -> Any:
     """The package lancedb; LancelotError where this processor cannot run it, or where it is damaged.
 
     Its embedding functions are taken out: the metadata of a table can name one, and a server that it sends texts and
-    keys to.
+    keys to. Of the package beside it only the models are loaded: making its clients of REST servers, which nothing asks
+    here, takes 0.4 s, nearly half of the import.
     """
     if problem := processor_problem():
         raise problem
+    if (spec := importlib.util.find_spec("lance_namespace_urllib3_client")) and spec.name not in sys.modules:
+        sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         import lancedb
         from lancedb.embeddings import EmbeddingFunctionRegistry
@@ -3108,6 +3110,21 @@ def rows_of_id(scope: Scope, identity: str) -> list[int]:
             return sorted(numbers)
     number = re.fullmatch(rf"{ID_PREFIX}(\d{{1,18}})", identity)
     return [int(number[1])] if number else []
+
+
+HASH = re.compile(r"[0-9A-Fa-f]{16,}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+"""An id by a hash or a UUID: all of a table are as long as each other, so that the start of one is no other's whole id."""
+_START = re.compile(r"[0-9A-Fa-f][0-9A-Fa-f-]{3,}")
+_MOST_MEANT = 12
+
+
+def ids_beginning(scope: Scope, start: str) -> list[str]:
+    """The first of the ids that begin so and are a HASH: the start of another, such as 12 of 123, may be an id that is gone."""
+    column = scope.layout.id
+    if not column or not _START.fullmatch(start) or not _is_string(scope.layout.schema.field(column.path[0]).type):
+        return []
+    rows = replace(scope, where=f"{column.sql} LIKE '{start}%'").rows([column], most=_MOST_MEANT)
+    return [value for row in rows if HASH.fullmatch(value := column.value(row.values))]
 
 
 def source_rows(scope: Scope, number: int) -> list[int]:
@@ -5194,6 +5211,12 @@ class Searcher:
             raise LancelotError("The id is blank.", "Give the id of a hit, as lancedb_search gave it.")
         scopes, _ = self._open_all_named(table)
         found = [(scope, numbers) for scope in scopes if (numbers := rows_of_id(scope, identity))]
+        meant = [] if found else sorted({whole for scope in scopes for whole in ids_beginning(scope, identity)})
+        if len(meant) > 1:
+            cause = f"Several chunks have an id that begins with {identity}: {listed(meant, limit=10)}."
+            raise LancelotError(cause, "Give more of the one that is meant.")
+        if meant:
+            return self.read(meant[0], table=table, before=before, after=after, offset=offset)
         if len(found) > 1:
             sharing = listed(scope.layout.table for scope, _ in found)
             raise LancelotError(
@@ -6949,7 +6972,7 @@ TOOLS = (
             Parameter(
                 "id",
                 "string",
-                "The id of a hit, as lancedb_search gave it.",
+                "The id of a hit, as lancedb_search gave it; of a hash or a UUID the start is enough if no other begins so.",
                 required=True,
                 numbers=True,
                 keyword="identity",
@@ -7817,7 +7840,53 @@ SHORT_OPTIONS = {"searchType": "--type", "contextBudget": "--budget", "fileType"
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints do not repeat a value that was given to an option without one: it may be a key."""
+    """A parser of a command, whose complaints show its usage, and the words of whose query need no quotes.
+
+    They do not repeat a value that was given to an option without one: it may be a key.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._takes_value: dict[str, bool] = {}
+        self.has_query = False
+        super().__init__(**options)
+
+    def add_argument(self, *flags: str, **options: Any) -> argparse.Action:
+        """Add an argument as its base does, and remember whether a value follows it."""
+        action = super().add_argument(*flags, **options)
+        self._takes_value |= dict.fromkeys(action.option_strings, action.nargs != 0)
+        return action
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse all of the words; one that is not known is wrong usage of this command, not of the program."""
+        parsed, rest = super().parse_known_args(self._with_query(args) if self.has_query else args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return parsed, rest
+
+    def _with_query(self, words: Iterable[str]) -> list[str]:
+        """Return the options among the words, then all others as one.
+
+        One such as -Xmx512m is of the query; one such as --limt is more likely a slip, and is refused before `--`.
+        """
+        options, query, rest = list[str](), list[str](), deque(words)
+        while rest:
+            word = rest.popleft()
+            flag, equals, _ = word.partition("=")
+            if word == "--":
+                query += rest
+                break
+            if flag in self._takes_value:
+                is_whole = equals or not self._takes_value[flag] or not rest or rest[0] in self._takes_value
+                # As one word, since a value may look like an option.
+                options.append(word if is_whole else f"{word}={rest.popleft()}")
+            elif re.fullmatch(r"--[a-z][\w-]*", flag):
+                near = "".join(
+                    f"; did you mean {name}?" for name in difflib.get_close_matches(flag, self._takes_value, n=1)
+                )
+                self.error(f"there is no option {flag}{near or '.'} To search for it, put -- before the query.")
+            else:
+                query.append(word)
+        return [*options, "--", " ".join(query)] if query else options
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and what is wrong, and exit with 2."""
@@ -7838,7 +7907,7 @@ def type_of_option(parse: Callable[[str], T]) -> Callable[[str], T]:
     return parsed
 
 
-def add_tool_options(parser: argparse.ArgumentParser, tool: Tool) -> None:
+def add_tool_options(parser: Parser, tool: Tool) -> None:
     """Add an option for each parameter of a tool, which `tool` names; the required one is given as a word."""
     parser.set_defaults(tool=tool)
     for parameter in tool.parameters:
@@ -7848,7 +7917,9 @@ def add_tool_options(parser: argparse.ArgumentParser, tool: Tool) -> None:
         if parameter.required:
             # A warm start needs no question, a filter or an order no query.
             optional = any(other.name in ("warmStart", "sort") for other in tool.parameters)
-            parser.add_argument(parameter.name, nargs="?" if optional else None, default="", help=shown)
+            parser.has_query |= parameter.name in ("query", "question")
+            count, name = "?" if optional else None, parameter.name
+            parser.add_argument(name, metavar=f"{name}{' ...' * parser.has_query}", nargs=count, default="", help=shown)
         elif parameter.type == "boolean":
             parser.add_argument(*flags, dest=parameter.name, action="store_true", default=None, help=shown)
         else:
@@ -7895,8 +7966,6 @@ def run_command(words: Sequence[str]) -> int:
         return code
     environ = os.environ
     name_session_bus(environ)
-    if "--sort" in words and re.match("-[^-]", "".join(words[(at := words.index("--sort")) + 1 :][:1])):
-        words[at : at + 2] = [f"--sort={words[at + 1]}"]  # which the parser would take for an option
     try:
         given = next((word for word in words if not word.startswith("-")), "")
         session = Session(build_parser(given).parse_args(words), environ, own_command(sys.argv[0]))

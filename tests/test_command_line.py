@@ -85,6 +85,8 @@ def test_search_query_and_ask_take_every_parameter_of_their_tools(run: Run) -> N
         ("read",),
         ("search", "x", "--limit"),
         ("search", "x", "--nonsense"),
+        ("search", "x", "--limt", "3"),
+        ("ask", "--top-k", "2"),
         ("status", "extra"),
         ("--nonsense",),
         ("version", "--path", FOLDER),
@@ -95,8 +97,33 @@ def test_wrong_usage_ends_with_2_and_says_how_it_is_used(words: tuple[str, ...],
     ended = run(*words)
     assert ended.code == 2
     assert ended.out == ""
-    assert ended.err.startswith("usage: lancelot")
-    assert "error: " in ended.err
+    command = f" {words[0]}" if words[0] in lancelot.COMMANDS else ""
+    assert ended.err.startswith(f"usage: lancelot{command} [-h]")
+    assert f"lancelot{command}: error: " in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "query"),
+    [
+        (("boiler", "service", "pressure"), "boiler service pressure"),
+        (("boiler", "--limit", "3", "service", "-x", "--type=text"), "boiler service -x"),
+        (("-Xmx512m",), "-Xmx512m"),
+        (("-html5", "-5", "-"), "-html5 -5 -"),
+        (("--limit", "3", "--", "--limit", "--path", "x"), "--limit --path x"),
+        (("--no-verify skips hooks", "--limit=3"), "--no-verify skips hooks"),
+        ((), ""),
+        (("--sort", "-year"), ""),
+    ],
+)
+def test_words_that_are_no_options_are_the_query_without_quotes(words: tuple[str, ...], query: str) -> None:
+    arguments = lancelot.build_parser().parse_args(["search", "--path", SMALL, *words])
+    assert (arguments.query, arguments.path) == (query, SMALL)
+    assert arguments.limit == ("3" if "--limit" in words[:2] or "--limit=3" in words else None)
+
+
+def test_a_slip_in_an_option_is_no_query_and_the_one_that_was_meant_is_named(run: Run) -> None:
+    err = run("search", "boiler", "--limt", "3", "--path", SMALL).err
+    assert "there is no option --limt; did you mean --limit? To search for it, put -- before the query." in err
 
 
 def test_an_unknown_command_is_answered_with_the_commands_there_are(run: Run) -> None:

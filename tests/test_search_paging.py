@@ -254,6 +254,29 @@ def test_a_long_chunk_is_read_on_by_offset_to_its_end(
     assert "".join(parts) == whole
 
 
+def test_the_start_of_an_id_is_enough_where_no_other_begins_so(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    ids = [
+        "af2fc7d5d74af6c34e114f68985e51d8",
+        "af2f77d5d74af6c34e114f68985e51d8",
+        "fd1cdf69-0ce1-5db8-a383-12619bdc5580",
+    ]
+    ids += ["1234", "12345", "abcdef", "abcd%'_", "9999-1", "9999-11"]
+    folder = make_table({"id": ids, "text": [f"chunk {number}" for number in range(len(ids))]})
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    for start, whole in (("af2fc", ids[0]), (ids[1][:31], ids[1]), ("fd1cdf69", ids[2]), ("fd1cdf69-0ce1-", ids[2])):
+        assert searcher.read(start).chunk.id == whole
+    for whole in ids:
+        assert searcher.read(whole).chunk.id == whole
+    with pytest.raises(lancelot.LancelotError, match=f"begins with af2f: {ids[1]}, {ids[0]}. Give more"):
+        searcher.read("af2f")
+    # The start of what is no hash may be the id of a chunk that is gone.
+    for start in ("123", "abcde", "abcd", "9999", "9999-", "af", "af2%", "AF2FC"):
+        with pytest.raises(lancelot.LancelotError, match="There is no chunk"):
+            searcher.read(start)
+
+
 def test_every_hit_of_every_folder_can_be_read(
     make_searcher: Callable[..., lancelot.Searcher], expected: dict[str, Any]
 ) -> None:

@@ -45,7 +45,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (7938, 545),
+    "lancelot.py": (8007, 550),
     "lancelot_index.py": (1178, 80),
     "lancelot_reading.py": (1144, 62),
     "lancelot_setup.py": (1419, 83),
