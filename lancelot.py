@@ -773,7 +773,7 @@ def read_stored(config_dir: Path) -> tuple[dict[str, str], LancelotError | None]
     """Return what the settings file holds, and what is wrong with it, or None."""
     values, wrong = _read_object(config_dir / SETTINGS_FILE)
     cause = f"The settings file {config_dir / SETTINGS_FILE} {wrong}, so its values are not used."
-    problem = LancelotError(cause, "Run `lancelot init`, which writes the file anew.") if wrong else None
+    problem = LancelotError(cause, "Run `init`, which writes the file anew.") if wrong else None
     return {name: str(value) for name, value in values.items() if isinstance(value, str | int | float)}, problem
 
 
@@ -833,6 +833,39 @@ def load_settings(
         cause = f'LANCEDB_PATH is the relative path "{one_line(path)}", which depends on where the client starts the server.'
         problems.append(LancelotError(cause, "Set LANCEDB_PATH to an absolute path."))
     return Settings(config_dir, origins, tuple(problems), **values)
+
+
+# --- how this program was started
+
+
+def own_command(argv0: str) -> list[str]:
+    """The command that starts this very program from anywhere: interpreter and archive, script or module."""
+    program = Path(argv0).absolute()
+    if program.is_file() and (zipfile.is_zipfile(program) or program.suffix in (".py", ".pyz")):
+        return [sys.executable, str(program)]
+    if program.is_file() and program.stem == PROGRAM:
+        return [str(program)]
+    return [sys.executable, "-m", PROGRAM]
+
+
+def shell_line(words: Sequence[str]) -> str:
+    """Return words as a line for this system's shell, quoted where they need it."""
+    import shlex
+    import subprocess
+
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def typed_line(*words: str) -> str:
+    """Return the line by which a person gives this program these words where it was started: `python3 lancelot.pyz init`."""
+    program, started = sys.argv[0], sys.orig_argv
+    if shutil.which(PROGRAM) == program:
+        command = [PROGRAM]
+    elif Path(program).is_file() and program in started:
+        command = started[: started.index(program) + 1]
+    else:
+        command = own_command(program)
+    return shell_line([*command, *words])
 
 
 # --- files that only their owner reads
@@ -1381,8 +1414,8 @@ def _databases_below(folder: Path, *, most: int = 2000) -> list[Path]:
     return []
 
 
-def _path_advice(folder: Path) -> str:
-    """What to do about a path that is no folder: the nearest that is one."""
+def path_advice(folder: Path) -> str:
+    """What to do about a path that is no folder, by the nearest that is one, or "" if there is none."""
     with contextlib.suppress(OSError, ValueError):
         if holds_tables(folder.parent):
             return f"Set LANCEDB_PATH to {folder.parent}, which holds LanceDB tables."
@@ -1390,19 +1423,23 @@ def _path_advice(folder: Path) -> str:
         near = difflib.get_close_matches(folder.name, names, n=1)
         if near:
             return f"Did you mean {folder.parent / near[0]}?"
-    return "Set LANCEDB_PATH to an existing LanceDB folder; Lancelot does not create it."
+    return ""
 
 
 def _check_local(folder: Path) -> None:
     """Refuse what is no database folder, and name the right one: a file, a table's own folder, a folder above."""
+    otherwise = "Set LANCEDB_PATH to an existing LanceDB folder; Lancelot does not create it."
     try:
         mode = folder.stat().st_mode
     except (OSError, ValueError) as error:
         raise LancelotError(
-            f"The database folder {one_line(str(folder))} cannot be opened ({reason_of(error)}).", _path_advice(folder)
+            f"The database folder {one_line(str(folder))} cannot be opened ({reason_of(error)}).",
+            path_advice(folder) or otherwise,
         ) from error
     if not stat.S_ISDIR(mode):
-        raise LancelotError(f"LANCEDB_PATH {one_line(str(folder))} is a file, not a folder.", _path_advice(folder))
+        raise LancelotError(
+            f"LANCEDB_PATH {one_line(str(folder))} is a file, not a folder.", path_advice(folder) or otherwise
+        )
     if table := next((parent for parent in (folder, *folder.parents) if parent.suffix == ".lance"), None):
         raise LancelotError(
             f"LANCEDB_PATH {folder} is inside the table {table.stem}, not a database folder.",
@@ -1534,7 +1571,7 @@ def check_folder(path: str | None) -> str:
     if path is None:
         raise LancelotError(
             "No database folder is set: LANCEDB_PATH is empty.",
-            "Set it to a LanceDB folder in the client's configuration, or run `lancelot init`.",
+            f"Set it to a LanceDB folder in the client's configuration, or run `{typed_line('init')}`.",
         )
     if is_address(path):
         _check_address(path)
@@ -6486,7 +6523,7 @@ def check_columns(status: Status) -> Iterator[Check]:
     for layout in status.tables:
         note = status.table_note(layout)
         if layout.text is None:
-            remedy = "Set LANCEDB_TEXT_COLUMN where one holds text; `lancelot status --json --verbose` lists them."
+            remedy = "Set LANCEDB_TEXT_COLUMN where one holds text; `status --json --verbose` lists them."
             yield Check("columns", "warning", f"{layout.table}: {note}.", remedy)
         elif note and layout.vectors and layout.table in status.matches:
             remedy = (
@@ -7681,7 +7718,7 @@ def is_at_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-def say_lines(text: str) -> None:
+def say_lines(text: str, *, to: TextIO | None = None) -> None:
     """Print lines; at a terminal a long one goes on below, under what follows its label. Programs get each one whole."""
     import textwrap
 
@@ -7689,12 +7726,12 @@ def say_lines(text: str) -> None:
     if is_at_terminal():
         width = shutil.get_terminal_size().columns
         fill = functools.partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
-        labels = [re.match(r" *(?:\d+\. |[a-z ]+: +)?", line) for line in lines]
+        labels = [re.match(r"(?=ok |warning |failed ).{21}| *(?:\d+\. |[a-z ]+: +)?", line) for line in lines]
         lines = [
             fill(line, subsequent_indent=" " * (label.end() if label else 0))
             for line, label in zip(lines, labels, strict=True)
         ]
-    say("\n".join(lines))
+    say("\n".join(lines), to=to)
 
 
 def say_json(text: str) -> None:
@@ -7791,16 +7828,6 @@ def command_version(session: Session) -> int:
 
 EXTRACT_COMMAND = "extract"
 """Starts the child process that reads files; neither the help nor a complaint names it."""
-
-
-def own_command(argv0: str) -> list[str]:
-    """The command that starts this very program from anywhere: interpreter and archive, script or module."""
-    program = Path(argv0).absolute()
-    if program.is_file() and (zipfile.is_zipfile(program) or program.suffix in (".py", ".pyz")):
-        return [sys.executable, str(program)]
-    if program.is_file() and program.stem == PROGRAM:
-        return [str(program)]
-    return [sys.executable, "-m", PROGRAM]
 
 
 def other_module(command: str) -> Any:

@@ -5,9 +5,9 @@ The server never loads this module. It writes settings, keys and the configurati
 Sections, in order; each uses the ones above it and none below:
 
 Client files  what other programs need to start the server, their files, and where they keep their folders
+Archive       `verify` and `cache`: the file that ships, and what it unpacked
 Doctor        the checks that ask servers, and a session with this very program
 Init          questions, settings and keys, and the server in the clients' files
-Archive       `verify` and `cache`: the file that ships, and what it unpacked
 Demo          the documentation, indexed and served to a real client
 Commands      the commands, and their options
 """
@@ -70,12 +70,8 @@ def client_entry(command: Sequence[str], variables: Mapping[str, str]) -> str:
 
 def claude_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
     """Return the line that adds the server to Claude Code; `--transport` ends the variables, which take many values."""
-    import shlex
-    import subprocess
-
     given = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
-    words = ["claude", "mcp", "add", *given, "--transport", "stdio", PROGRAM, "--", *command]
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+    return lancelot.shell_line(["claude", "mcp", "add", *given, "--transport", "stdio", PROGRAM, "--", *command])
 
 
 # --- formats: the text of a file with an entry added, replaced or taken out
@@ -611,6 +607,102 @@ def edit_diff(client: Client, edit: FileEdit) -> str:
 
 
 # ======================================================================================================================
+# Archive
+# ======================================================================================================================
+# The archive holds a record of its own files, by which it and the unpacked copy are compared; this then runs out of the
+# archive itself, since the copy may be the damage. Copies are listed and removed by the archive's starting code.
+
+
+RECORD = "record.json"  # in the archive: the SHA-256 of every other file in it, by name
+UNPACKED: Path | None = None
+"""The packages of the unpacked copy, where this runs out of the archive itself; the archive's starting code sets it."""
+
+
+def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
+    """Yield what in an archive is not as its record says."""
+    names = set(archive.namelist()) - {RECORD}
+    yield from (f"in the archive, {name} is not recorded" for name in sorted(names - record.keys()))
+    yield from (f"in the archive, {name} is missing" for name in sorted(record.keys() - names))
+    for name in sorted(names & record.keys()):
+        with archive.open(name) as file:
+            if lancelot.file_sum(file) != record[name]:
+                yield f"in the archive, {name} differs"
+
+
+def unpacked_problems(folder: Path, archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
+    """Yield what in the unpacked copy of an archive is not as the archive's record says.
+
+    A file is read only where it is as long as the one in the archive, so that no file of a copy can hold this up.
+    Bytecode is passed over where the archive has none, made without that Python: it compiles such a copy as it runs.
+    """
+    expected = {name.removeprefix("site-packages/"): name for name in record if name.startswith("site-packages/")}
+    missing, compiled = set(expected), any(name.endswith(".pyc") for name in record)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        missing.discard(name)
+        is_compiled_here = not compiled and path.parent.name == "__pycache__" and path.suffix == ".pyc"
+        if path.is_symlink():
+            yield f"{path} is a link, and the archive has none"
+        elif name not in expected:
+            if not is_compiled_here and not path.is_dir():
+                yield f"{path} was added"
+        elif not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size != archive.getinfo(expected[name]).file_size:
+            yield f"{path} differs"
+        else:
+            with path.open("rb") as file:
+                if lancelot.file_sum(file) != record[expected[name]]:
+                    yield f"{path} differs"
+    yield from (f"{folder / name} is missing" for name in sorted(missing))
+
+
+def command_verify(session: Session) -> int:
+    """`verify`: compare the archive and its unpacked copy with the record inside, file by file."""
+    program = Path(session.command[-1])
+    if not zipfile.is_zipfile(program):
+        raise LancelotError("This is not the archive, so there is no record.", "Run lancelot.pyz verify.")
+    try:
+        with zipfile.ZipFile(program) as archive:
+            record: dict[str, str] = json.loads(archive.read(RECORD))
+            problems = [*archive_problems(archive, record)]
+            if UNPACKED and UNPACKED.exists():
+                problems += unpacked_problems(UNPACKED, archive, record)
+                if not any(name.endswith(".pyc") for name in record):
+                    say(f"What Python compiled is not compared. Remove {UNPACKED.parent} to have it compiled anew.")
+            else:
+                say("It is not unpacked here, so the archive alone is compared.")
+        with program.open("rb") as file:
+            digest = lancelot.file_sum(file)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise LancelotError(f"{program} is damaged ({lancelot.reason_of(error)}).", "Get the archive anew.") from error
+    for problem in problems[:20]:
+        say(f"failed: {problem}")
+    say(f"{program}: {lancelot.plural(len(record), 'file')}, {lancelot.plural(len(problems), 'problem')}")
+    say(f"SHA-256 {digest}: compare it with this file's line in SHA256SUMS, from where the archive was published.")
+    return int(bool(problems))
+
+
+def command_cache(session: Session) -> int:
+    """`cache`: list the copies that archives of Lancelot unpacked, and remove them."""
+    # The code that started the archive knows its copies; where another did, there are none.
+    starting: Any = sys.modules["__main__"]
+    if not hasattr(starting, "remove_copy"):
+        raise LancelotError("This is not the archive, so nothing was unpacked.", "Run lancelot.pyz cache.")
+    own, clear = Path(__file__).parent.parent, session.arguments.clear
+    for copy in (own, *starting.copies(own)):
+        size = f"{sum(path.lstat().st_size for path in copy.rglob('*')) / 1e6:,.0f} MB"
+        state = "kept, since it is in use or may not be removed" if clear else "another version"
+        if copy == own:
+            state = "this one"
+        elif clear and starting.remove_copy(copy):
+            state = "removed"
+        say(f"{copy}: {size}, {state}")
+    if clear:
+        with contextlib.suppress(OSError):
+            starting.remove_leftovers(own)
+    return 0
+
+
+# ======================================================================================================================
 # Doctor
 # ======================================================================================================================
 # What the status has no time for: the keychain, an embedding, the chat model and a server started as a client does it.
@@ -619,7 +711,7 @@ def edit_diff(client: Client, edit: FileEdit) -> str:
 
 def _embedding_remedy(kind: lancelot.ErrorKind, status: Status) -> str:
     in_environment = status.key.place == "environment"
-    another_key = "Set OPENAI_API_KEY to another key." if in_environment else "Store another key with `lancelot init`."
+    another_key = "Set OPENAI_API_KEY to another key." if in_environment else "Store another key with `init`."
     remedies: dict[lancelot.ErrorKind, str] = {
         "refused-key": another_key,
         "denied": another_key,
@@ -731,7 +823,7 @@ def check_keychain(status: Status) -> Iterator[Check]:
         if error.kind != "failed":
             yield Check("keychain", "warning", error.cause, error.remedy or "Unlock it, or keep the key elsewhere.")
         else:
-            yield Check("keychain", "ok", f"{error.cause} `lancelot init` keeps a key in an encrypted file instead.")
+            yield Check("keychain", "ok", f"{error.cause} `init` keeps a key in an encrypted file instead.")
     else:
         yield Check("keychain", "ok", "The system keychain answers.")
 
@@ -800,11 +892,12 @@ def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
     return checks
 
 
-def report(status: Status, examinations: Iterable[Examination]) -> list[Check]:
-    """Say what checks say as they come, and return it."""
+def report(status: Status, examinations: Iterable[Examination], *, brief: bool = False) -> list[Check]:
+    """Say what checks say as they come, and return it; `brief` leaves most of what is well unsaid."""
     checks = []
     for check in lancelot.examine(status, examinations):
-        say(lancelot.check_lines(check))
+        if not brief or check.status != "ok" or check.name in ("tables", "embeddings"):
+            lancelot.say_lines(lancelot.check_lines(check))
         checks.append(check)
     return checks
 
@@ -836,9 +929,11 @@ def command_doctor(session: Session) -> int:
 
 
 def _answer_to(question: str, suggested: str) -> str:
-    say(f"{question}{f' [{lancelot.shown_path(suggested)}]' if suggested else ''}: ", to=sys.stderr, end="")
+    blank = f" (blank for {lancelot.shown_path(suggested)})" if suggested else ""
+    say(f"{question}{blank}: ", to=sys.stderr, end="")
     answer = sys.stdin.readline()
     if not answer:
+        say(to=sys.stderr)
         raise EOFError
     return answer.strip() or suggested
 
@@ -884,17 +979,92 @@ def _project_path(session: Session) -> str:
     return ""
 
 
-_OFFERS = f"""
-What shall embed questions, for search by meaning? It has to be the model that made the table.
-  1  {lancelot.LOCAL_MODEL}, inside this file: no key, no server, nothing leaves this machine
+def _holds_files(folder: str) -> bool:
+    """Return whether files that are not hidden lie in a folder or below it."""
+    for _, folders, files in os.walk(folder):
+        if any(not name.startswith(".") for name in files):
+            return True
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return False
+
+
+def _database_for(session: Session, documents: str, *, interactive: bool) -> str:
+    """Return the database folder that documents are to be indexed into, or "" for none."""
+    given, known = session.arguments.index, lancelot.load_settings(session.environ, session.settings.config_dir)
+    has_table = known.table in lancelot.seen_tables(known.path)
+    suggested = known.path if known.path and has_table else str(lancelot.home_folder() / "lancedb")
+    if given:
+        return suggested if given is True else str(given)
+    if not interactive:
+        line = lancelot.typed_line("init", "--path", documents, "--index")
+        raise LancelotError(f"{documents} holds files, but no LanceDB table to search.", f"Index them: `{line}`.")
+    lancelot.say_lines(f"{documents} holds files, but no LanceDB table to search yet.", to=sys.stderr)
+    answer = _answer_to("Index them into which folder? n for none", suggested)
+    if answer.lower() in ("n", "no"):
+        return ""
+    return suggested if answer.lower() in ("y", "yes") else _checked_answer("folder", answer, lancelot.parse_path)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The database to search, and the folder of documents that is to be indexed into it first, or ""."""
+
+    database: str
+    documents: str = ""
+
+
+def _place_of(session: Session, answer: str, *, interactive: bool) -> Place:
+    """Return what a folder is good for; LancelotError where nothing can be searched or indexed there."""
+    path = _checked_answer("folder", answer, lancelot.parse_path)
+    if not path:
+        line = lancelot.typed_line("init", "--path", "FOLDER")
+        raise LancelotError("No folder to search is known.", f"Give it: `{line}`.")
+    if lancelot.is_address(path):
+        lancelot.check_folder(path)
+        return Place(path)
+    folder = Path(path).absolute()
+    if not folder.exists():
+        raise LancelotError(f"There is no folder {lancelot.one_line(str(folder))}.", lancelot.path_advice(folder))
+    if not session.arguments.index:  # with it, other databases may lie among the documents
+        lancelot.check_folder(str(folder))
+    if lancelot.holds_tables(folder):
+        return Place(str(folder))
+    if _holds_files(str(folder)):
+        if database := _database_for(session, str(folder), interactive=interactive):
+            return Place(str(Path(database).absolute()), str(folder))
+    elif not interactive:
+        return Place(str(folder))  # another program may fill it later; the checks say that it is empty
+    raise LancelotError(f"There is nothing to search in {folder}.", "Name a folder of documents or a database.")
+
+
+def _place(session: Session, *, interactive: bool) -> Place:
+    """Return the place that is given, known, or named by the person, who is asked until there is something to search."""
+    options, settings = session.arguments, session.settings
+    anythingllm = anythingllm_folder(Machine(this_system(), session.environ, Path.cwd()))
+    if anythingllm and not options.path:
+        say(f"AnythingLLM's folder was found: {anythingllm}")
+    suggested = settings.path or str(anythingllm or "")
+    if settings.origins["LANCEDB_PATH"] != "environment":
+        suggested = _project_path(session) or suggested
+    while interactive and not options.path:
+        answer = _answer_to("Folder of documents, or of a LanceDB database", suggested)
+        try:
+            return _place_of(session, answer, interactive=True)
+        except LancelotError as error:
+            lancelot.say_lines(str(error), to=sys.stderr)
+    return _place_of(session, suggested, interactive=interactive)
+
+
+_OFFERS = f"""  1  {lancelot.LOCAL_MODEL}, inside this file: nothing leaves this machine
   2  an OpenAI-compatible server, such as Ollama on this machine
   3  OpenAI, with an API key
   4  nothing: searches are by words"""
 
 
-def _chosen_embedder(settings: lancelot.Settings) -> dict[str, str]:
+def _chosen_embedder(settings: lancelot.Settings, *, is_new: bool) -> dict[str, str]:
     """Ask a person what shall embed, and return the settings for that; "" takes a stored one out."""
-    say(_OFFERS, to=sys.stderr)
+    say("\nWhat shall embed texts and questions, for search by meaning?", to=sys.stderr)
+    say(_OFFERS if is_new else f"It has to be the model that made the table.\n{_OFFERS}", to=sys.stderr)
     model = settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""
     key_place = lancelot.EndpointEmbedder(settings).lookup.place
     now = "2" if settings.base_url else "3" if key_place not in (None, "environment") else "1"
@@ -904,7 +1074,7 @@ def _chosen_embedder(settings: lancelot.Settings) -> dict[str, str]:
     model = "" if model == lancelot.LOCAL_NAME else model
     values = {"OPENAI_BASE_URL": "", "EMBEDDING_MODEL": model, "LANCELOT_LOCAL_MODEL": ""}
     if choice == "2":
-        values["OPENAI_BASE_URL"] = _answer_to("Its address, blank for", settings.base_url or lancelot.OLLAMA_URL)
+        values["OPENAI_BASE_URL"] = _answer_to("Its address", settings.base_url or lancelot.OLLAMA_URL)
         default = model or lancelot.Settings.embedding_model
         values["EMBEDDING_MODEL"] = _answer_to(f"Its embedding model (blank for {default})", "") or model
     elif choice in "14":
@@ -912,17 +1082,17 @@ def _chosen_embedder(settings: lancelot.Settings) -> dict[str, str]:
     return values | ({"LANCELOT_LOCAL_MODEL": "off"} if choice == "4" else {})
 
 
-def _embedder_to_store(session: Session, *, interactive: bool) -> dict[str, str]:
+def _embedder_to_store(session: Session, *, interactive: bool, is_new: bool = False) -> dict[str, str]:
     """Return the settings of what embeds, by the options or by what a person answers; "" takes a stored one out."""
     options, settings = session.arguments, session.settings
     is_decided = options.no_local_model or options.model or options.base_url is not None
     is_offered = lancelot.has_local_model() and settings.origins["LANCELOT_LOCAL_MODEL"] != "environment"
     if interactive and is_offered and not is_decided:
-        return _chosen_embedder(settings)
+        return _chosen_embedder(settings, is_new=is_new)
     base_url = (settings.base_url or "") if options.base_url is None else options.base_url
     if interactive and options.base_url is None and options.model != lancelot.LOCAL_NAME:
-        how = "blank to keep it, - for OpenAI or none" if base_url else "blank for OpenAI or none"
-        base_url = _answer_to(f"OpenAI-compatible server ({how})", base_url)
+        how = "- for OpenAI or none" if base_url else "blank for OpenAI or none"
+        base_url = _answer_to(f"OpenAI-compatible server, {how}", base_url)
     model = options.model or (settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else "")
     values = {"OPENAI_BASE_URL": "" if base_url == "-" else base_url, "EMBEDDING_MODEL": model}
     if options.no_local_model or options.model == lancelot.LOCAL_NAME:
@@ -930,25 +1100,11 @@ def _embedder_to_store(session: Session, *, interactive: bool) -> dict[str, str]
     return values
 
 
-def _settings_to_store(session: Session, *, interactive: bool) -> dict[str, str]:
+def _settings_to_store(session: Session, place: Place, *, interactive: bool) -> dict[str, str]:
     """Return the answers to store, by variable name; "" takes a stored one out."""
-    options, settings = session.arguments, session.settings
-    anythingllm = anythingllm_folder(Machine(this_system(), session.environ, Path.cwd()))
-    if anythingllm and not options.path:
-        say(f"AnythingLLM's folder was found: {anythingllm}")
-    suggested = settings.path or str(anythingllm or "")
-    if settings.origins["LANCEDB_PATH"] != "environment":
-        suggested = _project_path(session) or suggested
-    answer = _answer_to("LanceDB folder", suggested) if interactive and not options.path else suggested
-    path = _checked_answer("folder", answer, lancelot.parse_path)
-    if not path:
-        raise LancelotError("No folder to search is known.", "Give it: `init --path FOLDER`.")
-    values = _embedder_to_store(session, interactive=interactive)
-    return {
-        "LANCEDB_PATH": path if lancelot.is_address(path) else str(Path(path).absolute()),
-        **values,
-        "OPENAI_BASE_URL": _checked_answer("server address", values["OPENAI_BASE_URL"], lancelot.parse_base_url),
-    }
+    values = _embedder_to_store(session, interactive=interactive, is_new=bool(place.documents))
+    base_url = _checked_answer("server address", values["OPENAI_BASE_URL"], lancelot.parse_base_url)
+    return {"LANCEDB_PATH": place.database, **values, "OPENAI_BASE_URL": base_url}
 
 
 def _key_to_store(session: Session, *, interactive: bool) -> str:
@@ -991,18 +1147,23 @@ def _store_answers(
         raise LancelotError(f"The settings cannot be stored {where}.", remedy) from error
 
 
-def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, str]:
-    """Return what a client must set for the server, once these answers are stored."""
+def _answered_environment(session: Session, values: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment by which a program has these answers, whatever is stored: what was taken out has its default."""
     known = lancelot.read_stored(session.settings.config_dir)[0]
-    # A name that was just asked for is stored or was taken out: this environment does not come before that.
     environ = {name: value for name, value in session.environ.items() if name not in values}
-    if session.arguments.scope == "user":
-        return client_variables(environ, known | dict(values))
-    # All of it, since what the account has stored may become another project's: what it must not inherit is named.
     defaults = {setting.name: str(setting.default) for setting in lancelot.SETTINGS}
     defaults["OPENAI_BASE_URL"] = lancelot.OPENAI_URL
     own = {name: defaults[name] for name in values if name in known}
-    return client_variables(environ | own | {name: value for name, value in values.items() if value}, {})
+    return environ | own | {name: value for name, value in values.items() if value}
+
+
+def _entry_variables(session: Session, values: Mapping[str, str]) -> dict[str, str]:
+    """Return what a client must set for the server, once these answers are stored."""
+    if session.arguments.scope == "project":  # all, since what the account has stored may become another project's
+        return client_variables(_answered_environment(session, values), {})
+    # A name that was just asked for is stored or was taken out: this environment does not come before that.
+    environ = {name: value for name, value in session.environ.items() if name not in values}
+    return client_variables(environ, lancelot.read_stored(session.settings.config_dir)[0] | dict(values))
 
 
 def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
@@ -1053,10 +1214,12 @@ def _try_start(session: Session, start: Session, variables: Mapping[str, str]) -
             return False
     check = check_server(start, cwd=Path(start.command[0]).anchor)[-1]
     if check.status == "ok":
-        say(f"ok:      {check.message}")
+        lancelot.say_lines(f"ok:      {check.message}")
         return True
-    say(f"warning: {check.message} {check.remedy}".rstrip())
-    say("The files stay as they are now: mend this and run `init` again, or take the server out with --remove.")
+    lancelot.say_lines(f"warning: {check.message} {check.remedy}".rstrip())
+    lancelot.say_lines(
+        "The files stay as they are now: mend this and run `init` again, or take the server out with --remove."
+    )
     return False
 
 
@@ -1081,12 +1244,14 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
         if start not in starts:
             starts.append(start)
     started = [_try_start(session, start, variables) for start in starts]
-    if "all" in session.arguments.client:
-        say(f"\nFor any other client with an mcpServers file:\n\n{client_entry(command, variables)}")
+    if starts and all(started):
+        titles = listed(dict.fromkeys(client.title for client, _ in done))
+        lancelot.say_lines(f"Restart {titles}, then ask: what do my documents say about …?")
     return code if all(started) else 1
 
 
 def _show_stored(session: Session) -> int:
+    """Print what is stored, where the key is, and what a client that `init` does not know needs."""
     settings = session.settings
     secret = {setting.name for setting in lancelot.SETTINGS if setting.secret}
     say(f"Settings file: {settings.config_dir / lancelot.SETTINGS_FILE}")
@@ -1096,6 +1261,11 @@ def _show_stored(session: Session) -> int:
     say(f"Key for {lancelot.host_of(settings.endpoint)}: {f'from the {lookup.place}' if lookup.place else 'none'}")
     for line in (*settings.problems, *lookup.reasons):
         say(f"  {line}")
+    command, variables = session.command, _entry_variables(session, {})
+    say(f"\nFor clients with an mcpServers file:\n\n{client_entry(command, variables)}")
+    say(f"\nFor Claude Code:\n\n{claude_command(command, variables)}")
+    for client in (client for client in CLIENTS if client.link):
+        say(f"\nFor {client.title}, to be opened in a browser:\n\n{client.install_link(command, variables)}")
     return 0
 
 
@@ -1114,43 +1284,86 @@ def _forget_stored(session: Session) -> int:
     return 0
 
 
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C ended."""
+
+
+def run_index(session: Session, place: Place, environ: Mapping[str, str], **streams: Any) -> str:
+    """Index documents by this program's own command as a child; return what it printed, if that was asked for.
+
+    Ctrl-C is for the child, which ends well by it; LancelotError where there is nothing to search afterwards.
+    """
+    import signal
+    import subprocess
+
+    command = [*session.command, "index", place.documents, "--path", place.database]
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    handler = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        done = subprocess.run(command, env=dict(environ), check=False, **streams)  # noqa: S603 - our own command
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if done.returncode == INTERRUPTED:
+        say("Nothing was stored. The same answers go on with what is left.", to=sys.stderr)
+        raise KeyboardInterrupt
+    if done.returncode and not lancelot.holds_tables(Path(place.database)):
+        raise LancelotError("The documents could not be indexed.", "The lines above say why. Nothing was stored.")
+    return done.stdout or ""
+
+
+def _say_next_steps(session: Session, values: Mapping[str, str]) -> None:
+    """Say the commands that a person needs next, as they are typed."""
+    machine, path = Machine(this_system(), session.environ, Path.cwd()), values["LANCEDB_PATH"]
+    found = [client for client in CLIENTS if is_installed(client, machine)]
+    names = f"found: {listed(client.title for client in found)}" if found else listed(client.name for client in CLIENTS)
+    name = found[0].name if len(found) == 1 else "all" if found else "NAME"
+    folder = ["--path", path] if session.environ.get("LANCEDB_PATH", path) != path else []
+    lancelot.say_lines(f"\nNext, search it, and connect your client ({names}):\n")
+    say(f"  {lancelot.typed_line('search', 'WORDS', *folder)}")
+    say(f"  {lancelot.typed_line('init', '--client', name)}")
+    say(f"  {lancelot.typed_line('init', '--show')}  # what any other client needs")
+    _say_store_secrets(session, values)
+
+
 def _set_up(session: Session) -> int:
     """Ask for what is not given, try it, store it, and name the server in clients or say how."""
     options = session.arguments
     interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
-    checks = report(lancelot.unread_status(session.settings), lancelot.MACHINE_CHECKS)
+    checks = report(lancelot.unread_status(session.settings), lancelot.MACHINE_CHECKS, brief=True)
     failed = [check.name for check in checks if check.status == "failed"]
     if "processor" in failed:
         raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
+    if options.client and options.scope == "user" and session.settings.origins["LANCEDB_PATH"] == "settings file":
+        interactive = False  # who only connects a client has answered before
     try:
-        values = _settings_to_store(session, interactive=interactive)
+        place = _place(session, interactive=interactive)
+        values = _settings_to_store(session, place, interactive=interactive)
         asks_key = interactive and values["EMBEDDING_MODEL"] != lancelot.LOCAL_NAME
         key = _key_to_store(session, interactive=asks_key)
     except EOFError as error:
         raise LancelotError("The input ended before every question was answered.", "Nothing was stored.") from error
+    except LancelotError as error:
+        raise LancelotError(str(error), "Nothing was stored.", kind=error.kind) from error
+    with_key = {"OPENAI_API_KEY": key} if key else {}
+    if place.documents:
+        run_index(session, place, _answered_environment(session, values) | with_key)
     # The settings as a server would have them after these answers are stored.
-    environ = {name: value for name, value in session.environ.items() if name not in values}
-    environ |= {"OPENAI_API_KEY": key} if key else {}
+    environ = {name: value for name, value in session.environ.items() if name not in values} | with_key
     trial = lancelot.load_settings(environ, session.settings.config_dir, answers=values)
     status = lancelot.read_status(lancelot.Searcher(trial))
     if status.error:
         raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
-    checks = report(status, (*lancelot.FOLDER_CHECKS, *MODEL_CHECKS))
+    checks = report(status, (*lancelot.FOLDER_CHECKS, *MODEL_CHECKS), brief=True)
     if key and any(check.refused for check in checks) and lancelot.find_key(replace(trial, api_key=None)).key:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""
     _store_answers(session, trial, values, key, interactive=interactive)
     if options.client:
         return _write_clients(session, values, key) or int(bool(failed))
-    command, variables = session.command, _entry_variables(session, values)
-    say(f"\nFor clients with an mcpServers file:\n\n{client_entry(command, variables)}")
-    say(f"\nFor Claude Code:\n\n{claude_command(command, variables)}")
-    for client in (client for client in CLIENTS if client.link):
-        say(f"\nFor {client.title}, to be opened in a browser:\n\n{client.install_link(command, variables)}")
-    say("\nOr let `init --client NAME` write it into the file of your client.")
-    _say_store_secrets(session, values)
+    _say_next_steps(session, values)
     return int(bool(failed))
 
 
@@ -1166,104 +1379,9 @@ def command_init(session: Session) -> int:
     if options.client or options.dry_run or options.scope == "project":
         _client_files(session)  # what is wrong with the names is said before anything is asked
     if options.dry_run:
-        return _write_clients(session, _settings_to_store(session, interactive=False), "")
+        place = _place(session, interactive=False)
+        return _write_clients(session, _settings_to_store(session, place, interactive=False), "")
     return _set_up(session)
-
-
-# ======================================================================================================================
-# Archive
-# ======================================================================================================================
-# The archive holds a record of its own files, by which it and the unpacked copy are compared; this then runs out of the
-# archive itself, since the copy may be the damage. Copies are listed and removed by the archive's starting code.
-
-
-RECORD = "record.json"  # in the archive: the SHA-256 of every other file in it, by name
-UNPACKED: Path | None = None
-"""The packages of the unpacked copy, where this runs out of the archive itself; the archive's starting code sets it."""
-
-
-def archive_problems(archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
-    """Yield what in an archive is not as its record says."""
-    names = set(archive.namelist()) - {RECORD}
-    yield from (f"in the archive, {name} is not recorded" for name in sorted(names - record.keys()))
-    yield from (f"in the archive, {name} is missing" for name in sorted(record.keys() - names))
-    for name in sorted(names & record.keys()):
-        with archive.open(name) as file:
-            if lancelot.file_sum(file) != record[name]:
-                yield f"in the archive, {name} differs"
-
-
-def unpacked_problems(folder: Path, archive: zipfile.ZipFile, record: Mapping[str, str]) -> Iterator[str]:
-    """Yield what in the unpacked copy of an archive is not as the archive's record says.
-
-    A file is read only where it is as long as the one in the archive, so that no file of a copy can hold this up.
-    Bytecode is passed over where the archive has none, made without that Python: it compiles such a copy as it runs.
-    """
-    expected = {name.removeprefix("site-packages/"): name for name in record if name.startswith("site-packages/")}
-    missing, compiled = set(expected), any(name.endswith(".pyc") for name in record)
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        missing.discard(name)
-        is_compiled_here = not compiled and path.parent.name == "__pycache__" and path.suffix == ".pyc"
-        if path.is_symlink():
-            yield f"{path} is a link, and the archive has none"
-        elif name not in expected:
-            if not is_compiled_here and not path.is_dir():
-                yield f"{path} was added"
-        elif not stat.S_ISREG(path.lstat().st_mode) or path.stat().st_size != archive.getinfo(expected[name]).file_size:
-            yield f"{path} differs"
-        else:
-            with path.open("rb") as file:
-                if lancelot.file_sum(file) != record[expected[name]]:
-                    yield f"{path} differs"
-    yield from (f"{folder / name} is missing" for name in sorted(missing))
-
-
-def command_verify(session: Session) -> int:
-    """`verify`: compare the archive and its unpacked copy with the record inside, file by file."""
-    program = Path(session.command[-1])
-    if not zipfile.is_zipfile(program):
-        raise LancelotError("This is not the archive, so there is no record.", "Run lancelot.pyz verify.")
-    try:
-        with zipfile.ZipFile(program) as archive:
-            record: dict[str, str] = json.loads(archive.read(RECORD))
-            problems = [*archive_problems(archive, record)]
-            if UNPACKED and UNPACKED.exists():
-                problems += unpacked_problems(UNPACKED, archive, record)
-                if not any(name.endswith(".pyc") for name in record):
-                    say(f"What Python compiled is not compared. Remove {UNPACKED.parent} to have it compiled anew.")
-            else:
-                say("It is not unpacked here, so the archive alone is compared.")
-        with program.open("rb") as file:
-            digest = lancelot.file_sum(file)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise LancelotError(f"{program} is damaged ({lancelot.reason_of(error)}).", "Get the archive anew.") from error
-    for problem in problems[:20]:
-        say(f"failed: {problem}")
-    say(f"{program}: {lancelot.plural(len(record), 'file')}, {lancelot.plural(len(problems), 'problem')}")
-    say(f"SHA-256 {digest}: compare it with this file's line in SHA256SUMS, from where the archive was published.")
-    return int(bool(problems))
-
-
-def command_cache(session: Session) -> int:
-    """`cache`: list the copies that archives of Lancelot unpacked, and remove them."""
-    # The code that started the archive knows its copies; where another did, there are none.
-    starting: Any = sys.modules["__main__"]
-    if not hasattr(starting, "remove_copy"):
-        raise LancelotError("This is not the archive, so nothing was unpacked.", "Run lancelot.pyz cache.")
-    own, clear = Path(__file__).parent.parent, session.arguments.clear
-    for copy in (own, *starting.copies(own)):
-        size = f"{sum(path.lstat().st_size for path in copy.rglob('*')) / 1e6:,.0f} MB"
-        state = "kept, since it is in use or may not be removed" if clear else "another version"
-        if copy == own:
-            state = "this one"
-        elif clear and starting.remove_copy(copy):
-            state = "removed"
-        say(f"{copy}: {size}, {state}")
-    if clear:
-        with contextlib.suppress(OSError):
-            starting.remove_leftovers(own)
-    return 0
 
 
 # ======================================================================================================================
@@ -1382,7 +1500,10 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
     # Declared so that argparse does not repeat in its complaint what may be a key.
     parser.add_argument("word", nargs="?", type=refuse, help=argparse.SUPPRESS)
-    parser.add_argument("--path", type=type_of_option(lancelot.parse_path), help="the LanceDB folder")
+    path = type_of_option(lancelot.parse_path)
+    parser.add_argument("--path", type=path, help="the LanceDB folder, or a folder of documents")
+    shown = "index the folder of --path first where it holds documents, into this one (~/lancedb, or the one in use)"
+    parser.add_argument("--index", nargs="?", const=True, metavar="FOLDER", type=path, help=shown)
     parser.add_argument("--api-key-stdin", action="store_true", help="read the API key from standard input, one line")
     parser.add_argument("--base-url", help="address of an OpenAI-compatible server")
     shown = (

@@ -347,7 +347,7 @@ def test_a_file_that_holds_no_object_is_told_and_not_used(content: str, make_set
     (problem,) = map(str, settings.problems)
     assert str(path) in problem
     assert "is not a JSON object" in problem
-    assert "Run `lancelot init`" in problem
+    assert "Run `init`" in problem
     assert (settings.table, settings.default_limit) == ("documents", 3)
 
 

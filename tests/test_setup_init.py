@@ -8,6 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,7 +89,7 @@ def talk_to(command: list[str], variables: dict[str, str]) -> tuple[dict[str, An
         server.stop()
 
 
-def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
+def test_what_init_shows_starts_a_server_that_uses_what_init_stored(
     embedding_server: Callable[..., str], config_dir: Path, machine: Path
 ) -> None:
     url = embedding_server("--require-key", KEY)
@@ -97,10 +99,7 @@ def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
     assert (ended.returncode, ended.stderr) == (0, "")
     host = lancelot.host_of(url)
     for said in (
-        f"ok       folder      {FOLDER}\n",
         "ok       tables      2 tables can be read",
-        "ok       columns     python-peps: text in text, vectors in vector (384).",
-        "ok       columns     world-notes: text in text, vectors in vector (384).",
         f"ok       embeddings  {host} embeds with tiny: length 384.",
         f"Stored: {config_dir / 'settings.json'}",
         f"The key for http://{host} was stored in the encrypted file. This machine offers no system keychain.",
@@ -111,13 +110,14 @@ def test_what_init_prints_starts_a_server_that_uses_what_init_stored(
     assert KEY not in ended.stdout
     assert not [path for path in machine.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
-    entry = entry_in(ended.stdout)
+    shown = run_program("init", "--show").stdout
+    entry = entry_in(shown)
     # The account has another home than this test.
     variables = WITHOUT_MODEL | ({} if os.name == "nt" else {"HOME": str(machine)})
     server = {"command": sys.executable, "args": [PROGRAM], "env": variables}
     assert entry == {"mcpServers": {"lancelot": server}}
     if os.name != "nt":
-        (line,) = (line for line in ended.stdout.splitlines() if line.startswith("claude "))
+        (line,) = (line for line in shown.splitlines() if line.startswith("claude "))
         named = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
         named += ["--transport", "stdio", "lancelot", "--"]
         assert shlex.split(line) == ["claude", "mcp", "add", *named, sys.executable, PROGRAM]
@@ -142,7 +142,7 @@ def test_a_wrong_folder_is_a_sentence_and_nothing_is_stored(machine: Path, tmp_p
     missing = tmp_path / "missing"
     ended = run_program("init", "--path", str(missing), "--api-key-stdin", "--yes", given=f"{KEY}\n")
     assert ended.returncode == 1
-    assert [line.split()[1] for line in ended.stdout.splitlines()] == ["platform", "processor", "disk"]
+    assert ended.stdout == ""
     assert ended.stderr.startswith("lancelot: ")
     assert str(missing) in ended.stderr
     assert ended.stderr.endswith("Nothing was stored.\n")
@@ -171,7 +171,7 @@ def test_a_folder_with_a_near_name_is_offered(init: Init, folder_copy: Callable[
 def test_no_folder_at_all_is_a_sentence(init: Init, config_dir: Path) -> None:
     ended = init("--yes")
     assert ended.code == 1
-    assert "Give it: `init --path FOLDER`" in ended.err
+    assert f"Give it: `{lancelot.typed_line('init', '--path', 'FOLDER')}`" in ended.err
     assert not config_dir.exists()
 
 
@@ -292,9 +292,9 @@ def test_the_machine_is_told_first_and_a_full_disk_ends_with_1_after_all_was_sai
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=10))
     ended = init("--path", FOLDER, "--yes")
     assert (ended.code, ended.err) == (1, "")
-    assert re.match(r"ok +platform +Lancelot .*\nok +processor .*\nfailed +disk space +0.0 GB free ", ended.out)
+    assert ended.out.startswith("failed   disk space  0.0 GB free ")
     assert stored(config_dir) == {"LANCEDB_PATH": FOLDER}
-    assert "For Claude Code:" in ended.out
+    assert "Next, search it" in ended.out
 
 
 def test_a_server_that_is_not_there_is_a_warning(init: Init, config_dir: Path) -> None:
@@ -544,6 +544,9 @@ def test_init_takes_anythingllm_s_folder_where_none_is_given(init: Init, machine
 # --- at a terminal
 
 
+ASKED = "Folder of documents, or of a LanceDB database"
+
+
 @pytest.fixture
 def at_terminal() -> Iterator[Callable[..., Any]]:
     """Runs `init` at a terminal."""
@@ -568,16 +571,15 @@ def test_at_a_terminal_it_asks_for_folder_server_and_an_unseen_key(
     shutil.copytree(FOLDER, folder)
     url = embedding_server("--require-key", KEY)
     session = at_terminal()
-    session.wait_for(f"LanceDB folder [{folder}]: ")
+    session.wait_for(f"{ASKED} (blank for {folder}): ")
     session.type("\n")
-    session.wait_for("server (blank for OpenAI or none): ")
+    session.wait_for("server, blank for OpenAI or none: ")
     session.type(f"{url}\n")
     session.wait_for("API key, not shown")
     session.wait_for("): ")
     session.type(f"{KEY}\n")
     assert session.end() == 0, session.shown
-    assert "length 384" in session.shown
-    assert "claude mcp add" in session.shown
+    assert "length 384" in " ".join(session.shown.split())
     assert KEY not in session.shown
     assert stored(config_dir) == {"LANCEDB_PATH": str(folder), "OPENAI_BASE_URL": url}
     assert key_for(config_dir, lancelot.key_name(url)) == KEY
@@ -597,7 +599,7 @@ WITH_MODEL = {"LANCELOT_LOCAL_MODEL": ""}
             {},
             {
                 OFFERED: "2",
-                "[http://localhost:11434/v1]": "http://127.0.0.1:1",
+                "(blank for http://localhost:11434/v1)": "http://127.0.0.1:1",
                 "(blank for text-emb": "m",
                 "or for none): ": "",
             },
@@ -605,7 +607,7 @@ WITH_MODEL = {"LANCELOT_LOCAL_MODEL": ""}
         ),
         (
             {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "EMBEDDING_MODEL": "m"},
-            {f"{OFFERED}2": "", "[http://127.0.0.1:1/v1]": "", "(blank for m)": "", "or for none): ": ""},
+            {f"{OFFERED}2": "", "(blank for http://127.0.0.1:1/v1)": "", "(blank for m)": "", "or for none): ": ""},
             {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1", "EMBEDDING_MODEL": "m"},
         ),
         ({"EMBEDDING_MODEL": "local", "LANCELOT_LOCAL_MODEL": "off"}, {f"{OFFERED}4": "3", "or for none): ": ""}, {}),
@@ -641,7 +643,7 @@ def test_the_model_inside_the_file_is_chosen_and_left_out_by_options(
         ended = init("--path", SMALL, "--yes", *options)
         assert ended.code == 0
         assert stored(config_dir) == {"LANCEDB_PATH": SMALL, **after}
-        assert "LOCAL" not in str(entry_in(ended.out))
+        assert "Next, search it" in ended.out
 
 
 def test_a_project_that_takes_the_local_model_does_not_inherit_that_it_is_off(
@@ -663,9 +665,9 @@ def test_at_a_terminal_a_stored_server_s_password_is_not_suggested_in_the_clear(
     url = "http://alice:hunter2@127.0.0.1:1/v1"
     lancelot.store_settings(config_dir, {"LANCEDB_PATH": FOLDER, "OPENAI_BASE_URL": url})
     session = at_terminal()
-    session.wait_for(f"LanceDB folder [{FOLDER}]: ")
+    session.wait_for(f"{ASKED} (blank for {FOLDER}): ")
     session.type("\n")
-    session.wait_for("[http://127.0.0.1:1/v1]: ")
+    session.wait_for("(blank for http://127.0.0.1:1/v1): ")
     session.type("\x03")
     assert session.end() == 130
     assert "hunter2" not in session.shown
@@ -683,12 +685,12 @@ def test_a_key_typed_at_a_terminal_for_the_option_is_unseen(at_terminal: Callabl
 
 @posix
 @pytest.mark.parametrize(("keys", "code"), [("\x03", 130), ("\x04", 1)])
-@pytest.mark.parametrize("question", ["LanceDB folder", "OpenAI-compatible server", "API key"])
+@pytest.mark.parametrize("question", [ASKED, "OpenAI-compatible server", "API key"])
 def test_leaving_at_any_question_stores_nothing(
     question: str, keys: str, code: int, at_terminal: Callable[..., Any], config_dir: Path
 ) -> None:
     session = at_terminal()
-    for asked, answer in (("LanceDB folder", FOLDER), ("OpenAI-compatible server", ""), ("API key", "")):
+    for asked, answer in ((ASKED, FOLDER), ("OpenAI-compatible server", ""), ("API key", "")):
         session.wait_for(asked)
         session.wait_for(": ")
         if asked == question:
@@ -699,3 +701,91 @@ def test_leaving_at_any_question_stores_nothing(
     assert "Traceback" not in session.shown
     assert ("Nothing was stored." in session.shown) == (code == 1)
     assert not config_dir.exists()
+
+
+# --- a folder of documents
+
+
+@pytest.fixture
+def documents(machine: Path) -> Path:
+    """A folder of documents, with a blank in its name, and an empty one beside it."""
+    (machine / "empty").mkdir()
+    folder = machine / "My Documents"
+    folder.mkdir()
+    (folder / "boiler.md").write_text("# Boiler\n\nService pressure is 2 bar.\n", encoding="utf-8")
+    return folder
+
+
+def test_documents_are_indexed_on_request_alone_and_the_next_ones_go_into_the_same_database(
+    init: Init, run: Run, documents: Path, config_dir: Path, tmp_path: Path
+) -> None:
+    refused = init("--path", str(documents), "--yes")
+    line = lancelot.typed_line("init", "--path", str(documents), "--index")
+    assert (refused.code, f"no LanceDB table to search. Index them: `{line}`" in refused.err) == (1, True)
+    assert not config_dir.exists()
+    database, more = tmp_path / "a database", tmp_path / "more"
+    more.mkdir()
+    (more / "letter.txt").write_text("A letter on zebras.", encoding="utf-8")
+    assert init("--path", str(documents), "--index", str(database)).code == 0
+    assert init("--path", str(more), "--index").code == 0
+    assert stored(config_dir) == {"LANCEDB_PATH": str(database)}
+    for words, source in ("boiler pressure", "boiler.md"), ("zebras", "letter.txt"):
+        assert source in run("search", words).out
+
+
+def test_documents_that_cannot_be_indexed_are_not_stored(init: Init, documents: Path, config_dir: Path) -> None:
+    ended = init("--path", str(documents), "--index", str(documents / "boiler.md"))
+    assert (ended.code, "could not be indexed" in ended.err) == (1, True)
+    assert not config_dir.exists()
+
+
+@posix
+def test_at_a_terminal_it_asks_until_there_is_something_to_search_and_offers_to_index(
+    at_terminal: Callable[..., Any], documents: Path, machine: Path, config_dir: Path
+) -> None:
+    session = at_terminal(COLUMNS="300")
+    session.wait_for(f"{ASKED}: ")
+    session.type(f"\n~/My Document\n~/empty\n{documents}\nn\n'{documents}'\n\n\n")
+    session.wait_for("API key")
+    for said in (
+        "No folder to search is known.",
+        f"There is no folder {machine / 'My Document'}. Did you mean {documents}?",
+        f"There is nothing to search in {machine / 'empty'}.",
+        f"There is nothing to search in {documents}.",
+        f"Index them into which folder? n for none (blank for {machine / 'lancedb'}): ",
+    ):
+        assert said in session.shown
+    session.type("\n")
+    assert session.end() == 0, session.shown
+    assert stored(config_dir) == {"LANCEDB_PATH": str(machine / "lancedb")}
+    assert "1 file (1 new, " in session.shown
+    assert f"  {shlex.join([sys.executable, PROGRAM])} search WORDS\r\n" in session.shown
+
+
+@posix
+def test_ctrl_c_while_documents_are_indexed_stores_nothing(
+    at_terminal: Callable[..., Any], embedding_server: Callable[..., str], documents: Path, config_dir: Path
+) -> None:
+    log, ends = config_dir.parent.parent / "log", time.monotonic() + LIMIT
+    url = embedding_server("--delay", "2", "--log", str(log))
+    session = at_terminal("--path", str(documents), "--index", "--model", "tiny", "--base-url", url, "--yes")
+    while not log.exists():
+        assert time.monotonic() < ends, session.shown
+        threading.Event().wait(0.02)
+    session.type("\x03")
+    assert session.end() == 130, session.shown
+    assert "Nothing was stored." in session.shown
+    assert "Traceback" not in session.shown
+    assert not config_dir.exists()
+
+
+def test_the_line_to_type_is_how_the_program_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "my lancelot.pyz"
+    program.touch()
+    monkeypatch.setattr(sys, "argv", [str(program), "init"])
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "-I", str(program), "init"])
+    assert lancelot.typed_line("search", "a b") == lancelot.shell_line(["python3", "-I", str(program), "search", "a b"])
+    monkeypatch.setattr(shutil, "which", lambda _name: str(program))
+    assert lancelot.typed_line("init") == "lancelot init"
+    monkeypatch.undo()
+    assert lancelot.typed_line("init") == lancelot.shell_line([*lancelot.own_command(sys.argv[0]), "init"])

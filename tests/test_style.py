@@ -45,10 +45,10 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (8007, 550),
+    "lancelot.py": (8034, 552),
     "lancelot_index.py": (1178, 80),
     "lancelot_reading.py": (1144, 62),
-    "lancelot_setup.py": (1419, 83),
+    "lancelot_setup.py": (1540, 91),
     "build.py": (1044, 62),
     "bootstrap.py": (226, 15),
 }
