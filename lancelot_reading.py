@@ -65,7 +65,7 @@ class UnreadableError(LancelotError):
 
 
 class IgnoredError(UnreadableError):
-    """A file that has no text to give, which is no failure: its reason is `binary` or `empty`."""
+    """A file that has no text worth a search, which is no failure: its reason is a word or two, such as `empty`."""
 
 
 @dataclass(frozen=True)
@@ -840,10 +840,26 @@ BINARY_SUFFIXES = frozenset(
     """.split()  # noqa: SIM905 - words are read best as words
 )
 """Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
+_GENERATED: Mapping[str, str] = {
+    "lock file": r"(?:package-lock|npm-shrinkwrap|packages\.lock)\.json|(?:pnpm-lock|conda-lock)\.ya?ml|go\.sum"
+    r"|(?:bun|cargo|composer|flake|gemfile|mix|pdm|pipfile|pixi|podfile|poetry|pubspec|uv|yarn)\.lock",
+    "source map": r".+\.(?:[cm]?js|ts|css)\.map",
+    "minified": r".+[.-]min\.(?:[cm]?js|css)",
+}
+"""What programs write for programs, by the names that files of the kind have in small letters."""
+_MINIFIED = (2000, 500)  # characters of the script or style sheet, and of its lines on average
+
+
+def _generated_kind(name: str, text: str) -> str:
+    """Return which kind of _GENERATED a file of text is, or "" if it is none."""
+    name, most = name.lower(), max(_MINIFIED[0], text.count("\n") * _MINIFIED[1])
+    if name.endswith((".js", ".mjs", ".cjs", ".css")) and len(text) > most and len(without_base64(text)) > most:
+        return "minified"
+    return next((kind for kind, names in _GENERATED.items() if re.fullmatch(names, name)), "")
 
 
 def read_document(name: str, content: bytes) -> Document:
-    """The sections of a file, of which only the suffix of its name counts; UnreadableError says why there are none.
+    """The sections of a file, whose name tells no more than its kind; UnreadableError says why there are none.
 
     What a file is is told from its content first, then from its suffix; text of any other kind is plain text.
     """
@@ -861,6 +877,8 @@ def read_document(name: str, content: bytes) -> Document:
         if is_word or suffix == ".pdf" or suffix in TEXT_READERS:
             raise UnreadableError("holds binary data") from error
         raise
+    if kind := _generated_kind(name, text):
+        raise IgnoredError(kind)
     try:
         document = TEXT_READERS.get(suffix, plain_document)(text)
     except RecursionError as error:
@@ -880,6 +898,7 @@ CHUNK_CHARACTERS = 1100
 CHUNK_OVERLAP = 100
 SMALL_CHUNK = 200  # characters below which it is joined to its neighbour: a heading alone, the last words of a section
 MAX_CHUNKS = 100_000
+MAX_NUMBER_CHUNKS = 500  # of a table of numbers: they show what it holds, and no words are left to be found
 _BLOCK = 20_000  # characters that the splitter gets at once: its time grows with the square of a run without spaces
 _BLOCK_END = re.compile(r".*\n\n|.*\n|.* |.*\s", re.DOTALL)
 _SCRAP = 80
@@ -969,18 +988,27 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
         yield piece, place if unit else ""
 
 
-def cut_document(document: Document, *, name: str) -> list[Chunk]:
-    """The chunks of a document in order; what has no heading is titled with the file's name without its suffix."""
+def chunk_limit(document: Document) -> int:
+    """How many chunks of a document are taken: MAX_CHUNKS, or few where nine of ten values of its records are numbers."""
+    if document.extractor not in ("csv", "json", "jsonl"):
+        return MAX_CHUNKS
+    sample = itertools.islice(document.sections, 0, None, max(1, len(document.sections) // 1000))
+    values = [line.rpartition(": ")[2] for section in sample for line in section.text[:20_000].splitlines()]
+    words = sum(bool(re.search(r"[^\W\d_]{2}", value)) for value in values)
+    return MAX_CHUNKS if words * 10 > len(values) else MAX_NUMBER_CHUNKS
+
+
+def cut_document(document: Document, *, name: str) -> Iterator[Chunk]:
+    """The chunks of a document in order, the same text once; what has no heading is titled with the file's name."""
     parts = _without_scraps(document.sections) if document.extractor == "code" else document.sections
-    chunks: list[Chunk] = []
+    seen: set[str] = set()
     runs = itertools.groupby(parts, key=lambda part: (part.title, bool(part.line), part.place.rpartition(" ")[0]))
     for (title, *_), group in runs:
         heading = shorten(one_line(title) or one_line(Path(name).stem) or one_line(name), MAX_TITLE)
         for piece, place in _pieces(list(group), document.extractor):
-            if len(chunks) >= MAX_CHUNKS:
-                raise UnreadableError(f"gives more than {MAX_CHUNKS:,} chunks")
-            chunks.append(Chunk(piece, heading, place, len(chunks), document.extractor))
-    return chunks
+            if (text := one_line(piece)) not in seen:
+                yield Chunk(piece, heading, place, len(seen), document.extractor)
+                seen.add(text)
 
 
 # ======================================================================================================================
@@ -1060,8 +1088,12 @@ def extract_file(path: str) -> Extraction:
             return Extraction(ignored="binary")
         content = read_regular(path, MAX_FILE_BYTES)
         document = read_document(name, content)
-        chunks = tuple(cut_document(document, name=name))
-        return Extraction(chunks, hashlib.sha256(content).hexdigest(), missing=document.missing)
+        missing, limit = document.missing, chunk_limit(document)
+        chunks = tuple(itertools.islice(cut_document(document, name=name), limit + 1))
+        if len(chunks) > limit:
+            chunks = chunks[:limit]
+            missing = f"gives more than {limit:,} chunks: what follows {chunks[-1].place or 'them'} is left out"
+        return Extraction(chunks, hashlib.sha256(content).hexdigest(), missing=missing)
     except IgnoredError as error:
         return Extraction(ignored=error.cause)
     except UnreadableError as error:

@@ -28,7 +28,7 @@ WORDS = st.lists(
 
 
 def chunks_of(text: str, name: str = "notes.txt") -> list[Chunk]:
-    return cut_document(lancelot_reading.read_document(name, text.encode()), name=name)
+    return list(cut_document(lancelot_reading.read_document(name, text.encode()), name=name))
 
 
 # Chunks
@@ -126,8 +126,8 @@ def test_a_table_that_is_cut_has_its_header_in_every_chunk(name: str, text: str,
 
 def test_a_header_that_is_longer_than_it_says_is_repeated_in_part() -> None:
     header = "| " + " | ".join(f"column {number}" for number in range(60)) + " |"
-    row = "| " + " | ".join(f"{number}" for number in range(60)) + " |\n"
-    chunks = chunks_of(f"{header}\n{'|-' * 60}|\n{row * 20}", "a.md")
+    rows = "".join("| " + " | ".join(f"{at}-{number}" for number in range(60)) + " |\n" for at in range(20))
+    chunks = chunks_of(f"{header}\n{'|-' * 60}|\n{rows}", "a.md")
     assert chunks[0].text.startswith(header)
     assert len(chunks) > 3
     assert all(chunk.text.startswith("| column 0 | column 1 |") for chunk in chunks)
@@ -139,7 +139,7 @@ def test_pages_run_on_and_sections_with_other_titles_do_not() -> None:
         Section("two", "T", place="page 3"),
         Section("three", "U", place="page 3"),
     )
-    chunks = cut_document(Document("pdf", pages), name="a.pdf")
+    chunks = list(cut_document(Document("pdf", pages), name="a.pdf"))
     assert [(chunk.text, chunk.title, chunk.place) for chunk in chunks] == [
         ("one\n\ntwo", "T", "pages 1-3"),
         ("three", "U", "page 3"),
@@ -155,16 +155,39 @@ def test_scraps_of_code_stand_with_their_neighbours() -> None:
 
 
 def test_what_has_no_title_is_named_after_its_file() -> None:
-    chunks = cut_document(Document("text", (Section("a\ud800\x00b"),)), name="My notes.v2.txt")
+    chunks = list(cut_document(Document("text", (Section("a\ud800\x00b"),)), name="My notes.v2.txt"))
     assert chunks == [Chunk("a\ufffd b", "My notes.v2", "", 0, "text")]
-    assert cut_document(Document("text", (Section("a"),)), name=".bashrc")[0].title == ".bashrc"
-    assert cut_document(Document("text", (Section("a"),)), name="\udcff\n.txt")[0].title == "\ufffd"
+    assert next(cut_document(Document("text", (Section("a"),)), name=".bashrc")).title == ".bashrc"
+    assert next(cut_document(Document("text", (Section("a"),)), name="\udcff\n.txt")).title == "\ufffd"
 
 
-def test_more_chunks_than_allowed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_chunks_than_allowed_are_left_out_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lancelot_reading, "MAX_CHUNKS", 3)
-    with pytest.raises(lancelot_reading.UnreadableError, match="more than 3 chunks"):
-        chunks_of("word " * 2000)
+    (tmp_path / "a.txt").write_text("\n".join(f"word {number}" for number in range(1000)))
+    (tmp_path / "b.txt").write_text("one")
+    long, short = (lancelot_reading.extract_file(str(tmp_path / name)) for name in ("a.txt", "b.txt"))
+    assert [chunk.index for chunk in long.chunks] == [0, 1, 2]
+    assert long.missing == f"gives more than 3 chunks: what follows {long.chunks[-1].place} is left out"
+    assert (len(short.chunks), short.missing) == (1, "")
+
+
+def test_of_a_table_of_numbers_only_its_beginning_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lancelot_reading, "MAX_NUMBER_CHUNKS", 2)
+    numbers = "time,temperature\n" + "".join(f"{at},{at / 7}\n" for at in range(1000))
+    words = "time,remark\n" + "".join(f"{at},valve {at} opened\n" for at in range(1000))
+    limits = [
+        lancelot_reading.chunk_limit(lancelot_reading.read_document(name, text.encode()))
+        for name, text in [("a.csv", numbers), ("a.csv", words), ("a.json", str(list(range(5000)))), ("a.txt", numbers)]
+    ]
+    assert limits == [2, lancelot_reading.MAX_CHUNKS, 2, lancelot_reading.MAX_CHUNKS]
+
+
+def test_the_same_text_is_one_chunk_of_a_file() -> None:
+    pages = [Section("All rights reserved. " * 50, place=f"page {number}") for number in range(1, 9)]
+    chunks = list(cut_document(Document("pdf", (*pages, Section("Z" * 900, place="page 9"))), name="a.pdf"))
+    assert len({chunk.text for chunk in chunks}) == len(chunks) < 4
+    assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
+    assert (chunks[0].place, chunks[-1].place) == ("page 1", "page 9")
 
 
 # One file

@@ -756,6 +756,40 @@ def test_what_holds_nothing_is_empty(suffix: str, content: bytes) -> None:
         read(f"a.{suffix}", content)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("app.min.js", "var a = 1;", "minified"),
+        ("bundle.js", "var a=1;" * 1000, "minified"),
+        ("style.css", ".a{color:red}" * 1000, "minified"),
+        ("app.js.map", '{"version":3,"mappings":"AAAA"}', "source map"),
+        ("package-lock.json", '{"lockfileVersion": 3}', "lock file"),
+        ("Cargo.lock", "[[package]]", "lock file"),
+        ("pnpm-lock.yaml", "packages:", "lock file"),
+        ("go.sum", "golang.org/x/text v0.3.0 h1:g61tztE5=", "lock file"),
+    ],
+)
+def test_what_programs_write_for_programs_is_left_out(name: str, text: str, kind: str) -> None:
+    with pytest.raises(IgnoredError) as error:
+        read(name, text)
+    assert error.value.cause == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("road.map", "The map shows the road."),
+        ("lock.md", "How the lock works."),
+        ("small.js", "f();" * 100),
+        ("app.js", "// a line of a script\n" * 1000),
+        ("data.json", '{"a": "' + "word " * 2000 + '"}'),
+        ("admin.js", "start();"),
+    ],
+)
+def test_what_only_looks_like_that_is_read(name: str, text: str) -> None:
+    assert read(name, text).sections
+
+
 # Anything
 
 
@@ -825,7 +859,7 @@ HOSTILE = {
 def test_a_hostile_file_is_read_in_seconds(name: str) -> None:
     def run() -> None:
         with contextlib.suppress(UnreadableError):
-            lancelot_reading.cut_document(read(name, HOSTILE[name]), name=name)
+            list(lancelot_reading.cut_document(read(name, HOSTILE[name]), name=name))
 
     lancelot.bounded(run, seconds=30, name=name)
 
@@ -844,7 +878,7 @@ def test_the_limits_of_a_document_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_same_bytes_give_the_same_chunks() -> None:
     content = zlib.compress(b"seed").hex() * 400 + PYTHON * 20
-    first, second = (lancelot_reading.cut_document(read("a.py", content), name="a.py") for _ in range(2))
+    first, second = (list(lancelot_reading.cut_document(read("a.py", content), name="a.py")) for _ in range(2))
     assert first == second
     assert sys.getrecursionlimit() >= 1000
 
