@@ -44,6 +44,8 @@ from lancelot import LancelotError, listed, one_line, plural, reason_of, shorten
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from python_calamine import CalamineWorkbook
+
 
 # ======================================================================================================================
 # Reading
@@ -236,6 +238,8 @@ def decode_text(content: bytes) -> tuple[str, str]:
     """
     from chardet import detect
 
+    if content.startswith(b"PK\x03\x04"):  # an archive, whose files may be texts
+        raise IgnoredError("binary")
     guess, is_broken = "", False
     try:
         text = content.decode("utf-8-sig")
@@ -545,14 +549,20 @@ class _HtmlText(html.parser.HTMLParser):
         self._parts, self._cells, self._line, self._tag, self._divided = [], set(), 0, "", False
 
 
-def html_document(text: str) -> Document:
-    """HTML as a person sees it, a line for each block and row, below its headings."""
+def _read_html(text: str) -> _HtmlText:
+    """The lines of an HTML document, and the title that it names itself."""
     reader = _HtmlText()
     # Python's parser stops at the declarations that Word leaves in pages; they say nothing to a person.
     reader.feed(re.sub(r"<!\[(?!(?i:CDATA)\[)[^>]*>?", lambda odd: "\n" * odd[0].count("\n"), text))
     reader.close()
     reader.flush()
-    return collect("html", reader.sections, title=reader.title)
+    return reader
+
+
+def html_document(text: str) -> Document:
+    """HTML as a person sees it, a line for each block and row, below its headings."""
+    page = _read_html(text)
+    return collect("html", page.sections, title=page.title)
 
 
 # --- tables, records and notebooks
@@ -562,7 +572,8 @@ MAX_FIELD = 131_072
 """Characters of one cell; Python's own limit. A longer one is a quote that is not closed: the table is read as text."""
 _NAMED_DELIMITER = re.compile(r'"?sep=([^\w"\n])"?[ ;,\t]*(?:\n|$)', re.IGNORECASE)
 """The first line by which a file tells Excel its separator; it is no row."""
-_COLUMN_NAME = re.compile(r"(?![-+(]?[$€£]?\d[\d.,:/ %-]*\)?$).{1,100}", re.DOTALL)  # no number, no date, not long
+_COLUMN_NAME = re.compile(r"(?:19|20)\d\d|(?![-+(]?[$€£]?\d[\d.,:/ %-]*\)?$).{1,100}", re.DOTALL)
+"""A year or words, not long; no other number and no date."""
 
 
 def _delimiter(text: str, *, preferred: str) -> str:
@@ -577,26 +588,35 @@ def _delimiter(text: str, *, preferred: str) -> str:
     return delimiter
 
 
-def _table_sections(text: str, delimiter: str) -> Iterator[Section]:
-    """Each row as `column: value` lines; rows are counted as a table shows them, the header being row 1."""
-    names: list[str] = []
-    for number, row in enumerate(csv.reader(io.StringIO(text), delimiter=delimiter), 1):
+def _row_sections(rows: Iterable[Sequence[str]], title: str = "") -> Iterator[Section]:
+    """Each row as `column: value` lines, if the first one that fills most of its width looks like a header.
+
+    Rows are counted as a table shows them, from 1; those above the header, such as a title, are kept too.
+    """
+    names: list[str] | None = None
+    number = header = 0
+    for number, row in enumerate(rows, 1):
         cells = [cell.strip() for cell in row]
-        if number == 1 and 1 < len(row) == len(set(cells)) and all(map(_COLUMN_NAME.fullmatch, cells)):
-            names = [one_line(cell) for cell in cells]
-            continue
-        named = zip([*names, *[""] * len(cells)], cells, strict=False)
+        filled = [cell for cell in cells if cell]
+        if names is None and len(filled) > max(1, len(cells) // 2):
+            is_header = len(set(filled)) == len(filled) and all(map(_COLUMN_NAME.fullmatch, filled))
+            names, header = [one_line(cell) for cell in cells] if is_header else [], number
+            if is_header:
+                continue
+        named = zip([*(names or ()), *[""] * len(cells)], cells, strict=False)
         lines = [f"{name}: {cell}" if name else cell for name, cell in named if cell]
-        yield Section(("\n" if names else " | ").join(lines), place=f"row {number}")
+        yield Section(("\n" if names else " | ").join(lines), title, place=f"row {number}")
+    if names and number == header:
+        yield Section(" | ".join(filter(None, names)), title, place=f"row {number}")
 
 
 def csv_document(text: str, *, preferred: str) -> Document:
-    """A table of separated values; as plain text where it is none, or has no row below its header."""
+    """A table of separated values; as plain text where it is none."""
     named = _NAMED_DELIMITER.match(text)
     text = text[named.end() :] if named else text
     with contextlib.suppress(csv.Error, IgnoredError):
         if delimiter := named[1] if named else _delimiter(text, preferred=preferred):
-            return collect("csv", _table_sections(text, delimiter))
+            return collect("csv", _row_sections(csv.reader(io.StringIO(text), delimiter=delimiter)))
     return plain_document(text)
 
 
@@ -679,11 +699,10 @@ def notebook_document(text: str) -> Document:
         return json_document(text)
 
 
-# --- PDF and Word documents
+# --- PDF
 
 
 MAX_PAGES = 5000
-MAX_UNPACKED = 100_000_000
 _DAMAGE = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError),
     *(ValueError, struct.error, zlib.error, zipfile.BadZipFile),
@@ -756,6 +775,54 @@ def pdf_document(content: bytes) -> Document:
     return replace(document, missing=pages) if lost else document
 
 
+# --- office documents
+
+
+MAX_UNPACKED = 100_000_000  # bytes of XML in one document
+MAX_WORKBOOK = 500_000_000  # bytes of one whose XML is read in Rust
+
+
+def _refuse_large(size: int, most: int) -> None:
+    if size > most:
+        raise UnreadableError(f"unpacks to more than {most // 1_000_000} MB")
+
+
+class _Package(zipfile.ZipFile):
+    """A zip archive of XML. No more of a part is unpacked than its header says, and expat bounds entities."""
+
+    unpacked = 0
+
+    def unpack(self, name: str) -> bytes:
+        """The bytes of a part; all that were unpacked together are bounded."""
+        part = self.getinfo(name)
+        if part.flag_bits & 1:
+            raise UnreadableError("is protected by a password")
+        self.unpacked += part.file_size
+        _refuse_large(self.unpacked, MAX_UNPACKED)
+        if part.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # what office programs write
+            raise zipfile.BadZipFile
+        return self.read(part)
+
+    def title(self, name: str) -> str:
+        """The title that a part names in the terms of Dublin Core, or "" if there is none but a program's own."""
+        with contextlib.suppress(KeyError):
+            found = re.search(r"<dc:title[^>]*>([^<]*)<", self.unpack(name).decode("utf-8", "replace"))
+            return re.sub("PowerPoint.*", "", one_line(html.unescape(found[1]))) if found else ""
+        return ""
+
+
+@contextlib.contextmanager
+def _open_package(content: bytes, kind: str) -> Iterator[_Package]:
+    """Open a zip archive of XML; what is raised for damage while it is read is told of a file of this kind."""
+    from xml.parsers.expat import ExpatError
+
+    try:
+        with _Package(io.BytesIO(content)) as package:
+            yield package
+    except (ExpatError, SyntaxError, *_DAMAGE) as error:
+        raise UnreadableError(f"is a damaged {kind} ({type(error).__name__})") from error
+
+
 # What mammoth would leave out with the text in it: fields, directions, annotated words and equations.
 _WORD_WRAPPER = re.compile(
     rb'<(/?)(?:w:(?:fldSimple|dir|bdo|ruby|rubyBase|rt)|m:(?![rt][\s/>])\w+)(?=[\s/>])(?:"[^"]*"|[^>"])*?(/?)>'
@@ -774,36 +841,104 @@ def docx_document(content: bytes) -> Document:
 
     They are counted, since pages are made only when such a document is shown.
     """
-    from xml.parsers.expat import ExpatError
-
     import mammoth
 
-    file, core = io.BytesIO(), b""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(file, "w") as readable:
-            # No more of a part is unpacked than its header says; pictures are not opened, and expat bounds entities.
-            sizes = {part.filename: part.file_size for part in archive.infolist()}
-            if sum(size for name, size in sizes.items() if name.endswith((".xml", ".rels"))) > MAX_UNPACKED:
-                raise UnreadableError(f"unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
-            if not any(re.fullmatch(r"word/document\d*\.xml", name) for name in sizes):
-                raise UnreadableError("is a zip archive with no Word document in it")
-            with contextlib.suppress(KeyError), archive.open("docProps/core.xml") as part:
-                core = part.read(MAX_FIELD)
-            for name in (name for name in sizes if name.endswith((".xml", ".rels"))):
-                xml = archive.read(name)
+    file = io.BytesIO()
+    with _open_package(content, "Word document") as package:
+        with zipfile.ZipFile(file, "w") as readable:
+            for name in (name for name in package.namelist() if name.endswith((".xml", ".rels"))):
+                xml = package.unpack(name)
                 readable.writestr(name, _readable_word(xml) if name.startswith("word/") else xml)
         options = {"include_embedded_style_map": False, "convert_image": lambda _: []}
         page = mammoth.convert_to_html(file, style_map="p[style-name='Title'] => h1:fresh", **options).value
-    except (ExpatError, *_DAMAGE) as error:
-        raise UnreadableError(f"is a damaged Word document ({type(error).__name__})") from error
+        title = package.title("docProps/core.xml")
     body, *notes = re.split(r'<ol>(?=<li id="(?:foot|end)note-)', re.sub(r'<a href="#[^"]*">↑</a>', "", page))
-    title = re.search(r"<dc:title>([^<]*)<", core.decode("utf-8", "replace"))
     sections = [
         replace(section, line=0, place=f"{unit} {number}")
         for unit, text in [("paragraph", body), *(("note", text) for text in notes)]
         for number, section in enumerate(html_document(text).sections, 1)
     ]
-    return collect("docx", sections, title=one_line(html.unescape(title[1])) if title else "")
+    return collect("docx", sections, title=title)
+
+
+def _cell_text(value: object) -> str:
+    """What a cell shows, about: a number with the 15 digits that it has, a date as in ISO 8601."""
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() else f"{value:.15g}"
+    return str(value)
+
+
+def _sheet_sections(book: CalamineWorkbook) -> Iterator[Section]:
+    """The rows of the sheets that a person sees, below the sheet's name; one that was never named has none."""
+    from python_calamine import SheetTypeEnum, SheetVisibleEnum
+
+    kind = (SheetTypeEnum.WorkSheet, SheetVisibleEnum.Visible)
+    names = [sheet.name for sheet in book.sheets_metadata if (sheet.typ, sheet.visible) == kind]
+    for name in names:
+        is_unnamed = len(names) == 1 and re.fullmatch(r"[^\W\d]{3,}\s?1", name)  # as "Sheet1" and "Tabelle1"
+        rows = ([*map(_cell_text, row)] for row in book.get_sheet_by_name(name).iter_rows())
+        yield from _row_sections(rows, "" if is_unnamed else name)
+
+
+def sheet_document(content: bytes) -> Document:
+    """A workbook sheet by sheet, of Excel in each of its formats or OpenDocument; the end of a very long one is missing."""
+    from python_calamine import CalamineError, CalamineWorkbook, PasswordError
+
+    sections, characters, missing = list[Section](), 0, ""
+    try:
+        if content.startswith(b"PK"):
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                _refuse_large(sum(part.file_size for part in archive.infolist()), MAX_WORKBOOK)
+        with CalamineWorkbook.from_filelike(io.BytesIO(content)) as book:
+            for section in filter(lambda section: section.text, _sheet_sections(book)):
+                characters += len(section.text)
+                if characters > MAX_CHARACTERS or len(sections) >= MAX_SECTIONS:
+                    missing = f"is read up to {section.place} of the sheet {section.title}, where it passes the limit of its size"
+                    break
+                sections.append(section)
+    except PasswordError as error:
+        raise UnreadableError("is protected by a password") from error
+    except BaseException as error:
+        # A panic of Rust is no Exception, and its class cannot be imported.
+        if not isinstance(error, (CalamineError, *_DAMAGE)) and type(error).__name__ != "PanicException":
+            raise
+        raise UnreadableError(f"is a damaged spreadsheet ({type(error).__name__})") from error
+    return replace(collect("sheet", sections), missing=missing)
+
+
+_PACKAGES: Mapping[str, Callable[[bytes], Document]] = {
+    r"word/document\d*\.xml": docx_document,
+    r"xl/workbook\.(?:xml|bin)": sheet_document,
+}
+"""The parts by which a document that is a zip archive is known."""
+_OLD_FORMATS = {
+    "Workbook": "",
+    "Book": "",
+    "EncryptedPackage": "is protected by a password",
+    "WordDocument": "is a Word document of the old format: save it as DOCX",
+    "PowerPoint Document": "is a presentation of the old format: save it as PPTX",
+    "__properties_version1.0": "is a message of Outlook: save it as EML",
+}
+"""The streams by which a file in the container of Office 97 is known, and why it is not read."""
+
+
+def _office_reader(content: bytes) -> Callable[[bytes], Document] | None:
+    """The reader of an office document, or None if it is none; UnreadableError if there is no reader for it."""
+    if content.startswith(b"PK\x03\x04"):
+        names = ""
+        with contextlib.suppress(*_DAMAGE), zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = "\n".join(archive.namelist())
+        return next(
+            (reader for part, reader in _PACKAGES.items() if re.search(rf"^{part}$", names, re.MULTILINE)), None
+        )
+    if content.startswith(bytes.fromhex("d0cf11e0a1b11ae1")):
+        # The directory keeps 64 bytes for a name; what is embedded in the document comes after it.
+        places = {content.find(name.encode("utf-16-le").ljust(64, b"\0")): why for name, why in _OLD_FORMATS.items()}
+        places.pop(-1, None)
+        if why := places[min(places)] if places else "":
+            raise UnreadableError(why)
+        return sheet_document if places else None
+    return None
 
 
 # --- formats
@@ -833,13 +968,17 @@ TEXT_READERS = {f".{suffix}": reader for reader, suffixes in _SUFFIXES.items() f
 BINARY_SUFFIXES = frozenset(
     f".{suffix}"
     for suffix in """
-    7z a aac ai apk avi avif bin bmp bz2 cab class db deb dll dmg doc dylib ear eot epub exe fla flac gif gz heic icns
-    ico img iso jar jpeg jpg lance lib lz4 lzma m4a m4v mkv mobi mov mp3 mp4 mpeg mpg msi npy npz o obj odp ods odt ogg
-    opus otf parquet pickle pkl png ppt pptx psd pt pth pyc pyd pyo pyz rar rpm safetensors so sqlite sqlite3 swf tar
-    tgz tif tiff ttf war wasm wav webm webp whl wma wmv woff woff2 xls xlsb xlsm xlsx xz zip zst
+    7z a aac ai apk avi avif bin bmp bz2 cab class db deb dll dmg dylib ear eot epub exe fla flac gif gz heic icns
+    ico img iso jar jpeg jpg lance lib lz4 lzma m4a m4v mkv mobi mov mp3 mp4 mpeg mpg msi npy npz o obj odp odt ogg
+    opus otf parquet pickle pkl png pptx psd pt pth pyc pyd pyo pyz rar rpm safetensors so sqlite sqlite3 swf tar
+    tgz tif tiff ttf war wasm wav webm webp whl wma wmv woff woff2 xz zip zst
     """.split()  # noqa: SIM905 - words are read best as words
 )
 """Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
+_DOCUMENT_SUFFIXES = frozenset(
+    f".{suffix}"
+    for suffix in "doc docm docx dot dotm dotx ods ots pdf pot pps ppt xls xlsb xlsm xlsx xlt xltm xltx".split()  # noqa: SIM905 - as above
+)
 _GENERATED: Mapping[str, str] = {
     "lock file": r"(?:package-lock|npm-shrinkwrap|packages\.lock)\.json|(?:pnpm-lock|conda-lock)\.ya?ml|go\.sum"
     r"|(?:bun|cargo|composer|flake|gemfile|mix|pdm|pipfile|pixi|podfile|poetry|pubspec|uv|yarn)\.lock",
@@ -864,17 +1003,16 @@ def read_document(name: str, content: bytes) -> Document:
     What a file is is told from its content first, then from its suffix; text of any other kind is plain text.
     """
     suffix = Path(name).suffix.lower()
-    is_word = suffix in (".docx", ".docm", ".dotx")
     if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
         return pdf_document(content)
-    if content.startswith(b"PK\x03\x04") and (is_word or b"word/document" in content):
-        return docx_document(content)
-    if is_word and content.startswith(bytes.fromhex("d0cf11e0a1b11ae1")):
-        raise UnreadableError("is a Word document of the old format, or protected by a password")
+    if reader := _office_reader(content):
+        return reader(content)
     try:
         text, guess = decode_text(content)
     except IgnoredError as error:
-        if is_word or suffix == ".pdf" or suffix in TEXT_READERS:
+        if suffix in _DOCUMENT_SUFFIXES:
+            raise UnreadableError(f"is damaged, or no {suffix[1:].upper()} file") from error
+        if suffix in TEXT_READERS:
             raise UnreadableError("holds binary data") from error
         raise
     if kind := _generated_kind(name, text):
@@ -976,7 +1114,7 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
         return section, unit, int(number or 0)
 
     # Markdown is cut along its blocks. Records do not overlap: each says all of itself.
-    overlap = 0 if extractor in ("csv", "json", "jsonl") else CHUNK_OVERLAP
+    overlap = 0 if extractor in ("csv", "json", "jsonl", "sheet") else CHUNK_OVERLAP
     room = CHUNK_CHARACTERS - max(len(section.header) for section in sections)
     splitter = (MarkdownSplitter if extractor == "markdown" else TextSplitter)(room, overlap=overlap)
     for start, end in _spans(whole, splitter):
@@ -1162,6 +1300,10 @@ class Extractor(contextlib.AbstractContextManager["Extractor"]):
                 return Extraction(tuple(Chunk(**chunk) for chunk in fields.pop("chunks", ())), **fields)
             code = child.wait(timeout=10)
             reason = f"ended the process that read it ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+            if code == -signal.SIGABRT:  # how Rust ends where it gets no memory
+                reason = (
+                    f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read, or breaks the library that reads it"
+                )
         except (TimeoutError, subprocess.TimeoutExpired):
             reason = f"takes longer than {self.seconds:g} s to read"
         self.__exit__()

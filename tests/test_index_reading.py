@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import sys
-import zipfile
 import zlib
 
 import pytest
@@ -58,29 +57,6 @@ def make_pdf(*pages: str, title: str = "") -> bytes:
         objects.append(f"<< /Length {len(content)} >>\nstream\n{content}\nendstream")
     objects.append(f"<< /Title ({title}) >>")
     return pdf_of(objects, f"/Root 1 0 R /Info {len(objects)} 0 R")
-
-
-WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-STYLES = f"""<w:styles {WORD}>
-<w:style w:type="paragraph" w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style>
-<w:style w:type="paragraph" w:styleId="berschrift2"><w:name w:val="heading 2"/></w:style>
-</w:styles>"""
-
-
-def paragraph(text: str, style: str = "") -> str:
-    properties = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>' if style else ""
-    return f"<w:p>{properties}<w:r><w:t>{text}</w:t></w:r></w:p>"
-
-
-def make_docx(body: str, **parts: str) -> bytes:
-    """A Word document of this body and further parts."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", f"<w:document {WORD}><w:body>{body}</w:body></w:document>")
-        archive.writestr("word/styles.xml", STYLES)
-        for name, content in parts.items():
-            archive.writestr(f"word/{name}.xml", content)
-    return buffer.getvalue()
 
 
 # Markdown and reStructuredText
@@ -572,92 +548,6 @@ def test_colours_and_other_codes_of_a_terminal_are_left_out(name: str) -> None:
     line = "\x1b[1;31mERROR\x1b[0m \x1b]8;;http://x\x1b\\disk\x1b]8;;\x07 \x1b(Bfull\x1b[K"
     content = json.dumps(line) if name == "a.jsonl" else line
     assert read(name, content).sections[0].text == "ERROR disk full"
-
-
-# Word documents
-
-
-def test_of_tracked_changes_what_is_new_is_read_once_and_what_is_gone_is_not() -> None:
-    run = "<w:r><w:t>{}</w:t><w:tab/></w:r>"
-    gone = "<w:del><w:r><w:delText>taken out</w:delText><w:br/></w:r></w:del>"
-    body = f"<w:p><w:moveFrom>{run.format('moved')}</w:moveFrom>{run.format('kept')}{gone}<w:ins>{run.format('put in')}</w:ins></w:p>"
-    body += f"<w:p><w:pPr><w:rPr><w:moveTo/></w:rPr></w:pPr><w:moveTo>{run.format('moved')}</w:moveTo></w:p>"
-    assert [section.text for section in read("a.docx", make_docx(body)).sections] == ["kept put in", "moved"]
-
-
-def test_a_word_document_has_localized_headings_tables_and_notes() -> None:
-    row = "<w:tr>" + "".join(f"<w:tc>{paragraph(text)}</w:tc>" for text in ("a", "b")) + "</w:tr>"
-    body = (
-        paragraph("Before")
-        + paragraph("Eins", "berschrift1")
-        + paragraph("words")
-        + paragraph("Zwei", "berschrift2")
-        + f"<w:tbl>{row}</w:tbl>"
-        + paragraph("Drei", "berschrift1")
-        + "<w:p><w:r><w:t>more</w:t><w:footnoteReference w:id='2'/></w:r></w:p>"
-    )
-    notes = f"<w:footnotes {WORD}><w:footnote w:id='2'>{paragraph('a note')}</w:footnote></w:footnotes>"
-    core = '<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>Mein Bericht</dc:title></c>'
-    content = make_docx(body, footnotes=notes)
-    with zipfile.ZipFile(buffer := io.BytesIO(content), "a") as archive:
-        archive.writestr("docProps/core.xml", core)
-    document = read("a.docx", buffer.getvalue())
-    assert [(section.title, section.text) for section in document.sections] == [
-        *[("Mein Bericht", "Before"), ("Eins", "Eins"), ("Eins", "words"), ("Eins > Zwei", "Zwei")],
-        *[("Eins > Zwei", "a | b"), ("Drei", "Drei"), ("Drei", "more[1]"), ("Mein Bericht", "a note")],
-    ]
-    assert [section.place for section in document.sections] == [*(f"paragraph {n}" for n in range(1, 8)), "note 1"]
-    places = [(chunk.title, chunk.place) for chunk in lancelot_reading.cut_document(document, name="a.docx")]
-    assert places[1:3] == [("Eins", "paragraphs 2-3"), ("Eins > Zwei", "paragraphs 4-5")]
-
-
-def test_the_text_of_a_text_box_is_read_once() -> None:
-    mc = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
-    choice = f"<mc:Choice>{paragraph('boxed')}</mc:Choice><mc:Fallback>{paragraph('boxed')}</mc:Fallback>"
-    body = f"<w:p><w:r><w:t>x</w:t><mc:AlternateContent {mc}>{choice}</mc:AlternateContent></w:r></w:p>"
-    assert sorted(section.text for section in read("a.docx", make_docx(body)).sections) == ["boxed", "x"]
-
-
-RUN = "<w:r><w:t>{}</w:t></w:r>"
-
-
-@pytest.mark.parametrize(
-    ("inner", "text"),
-    [
-        (f'<w:fldSimple w:instr=" MERGEFIELD &quot;a&quot; > "><w:rPr/>{RUN.format("value")}</w:fldSimple>', "value"),
-        ("<m:oMathPara><m:oMath><m:f><m:num><m:r><m:t>x=1</m:t></m:r></m:num></m:f></m:oMath></m:oMathPara>", "x=1"),
-        (f'<w:dir w:val="rtl">{RUN.format("dir")}</w:dir><w:bdo w:val="rtl">{RUN.format("bdo")}</w:bdo>', "dirbdo"),
-        (
-            f"<w:r><w:ruby><w:rubyPr/><w:rt>{RUN.format('top')}</w:rt><w:rubyBase>{RUN.format('base')}</w:rubyBase></w:ruby></w:r>",
-            "topbase",
-        ),
-        ("<w:r><w:t>a</w:t><w:noBreakHyphen/><w:t>b</w:t></w:r>", "a-b"),
-        ("<w:r><w:t>a</w:t><w:cr/><w:t>b</w:t></w:r>", "a\nb"),
-    ],
-    ids=["field", "equation", "direction", "annotated word", "hyphen", "carriage return"],
-)
-def test_text_in_rarer_elements_of_a_word_document_is_read(inner: str, text: str) -> None:
-    math = 'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
-    body = f"<w:p {math}>{RUN.format('start ')}{inner}{RUN.format(' end')}</w:p>"
-    assert "\n".join(section.text for section in read("a.docx", make_docx(body)).sections) == f"start {text} end"
-
-
-def test_a_zip_that_is_no_word_document_is_refused_by_that_name_only() -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("other.txt", "x" * 1000)
-    assert "no Word document" in refusal("a.docx", buffer.getvalue())
-    assert "old format" in refusal("a.docx", bytes.fromhex("d0cf11e0a1b11ae1") + b"\0" * 600)
-
-
-def test_what_a_word_document_may_not_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    entities = "".join(f'<!ENTITY a{at} "{f"&a{at - 1};" * 10}">' for at in range(1, 10))
-    bomb = f'<!DOCTYPE x [<!ENTITY a0 "aaaa">{entities}]><x>&a9;</x>'
-    assert "damaged" in refusal("a.docx", make_docx(paragraph("x"), footnotes=bomb))
-    assert "damaged" in refusal("a.docx", make_docx("<w:p>"))
-    assert "damaged" in refusal("a.docx", make_docx(paragraph("hello"))[:-40])
-    monkeypatch.setattr(lancelot_reading, "MAX_UNPACKED", 1_000_000)
-    assert "more than 1 MB" in refusal("a.docx", make_docx(paragraph("x" * 2_000_000)))
 
 
 # Encodings

@@ -32,6 +32,7 @@ OWNERS = {
     "tokenizers": {"Embedder"},
     "chardet": {"Reading"},
     "pypdf": {"Reading"},
+    "python_calamine": {"Reading"},
     "semantic_text_splitter": {"Chunks"},
     "pyarrow": {"Store", "Table", "top"},
     "httpx2": {"Embedder"},
@@ -47,7 +48,7 @@ OWNERS = {
 SIZES = {
     "lancelot.py": (8034, 552),
     "lancelot_index.py": (1178, 80),
-    "lancelot_reading.py": (1176, 64),
+    "lancelot_reading.py": (1318, 74),
     "lancelot_setup.py": (1540, 91),
     "build.py": (1044, 62),
     "bootstrap.py": (226, 15),
@@ -454,7 +455,7 @@ def test_a_broad_except_stands_only_where_it_is_accounted_for() -> None:
     }
     edges = {"build_server", "call", "call_tool", "main", "serve", "_outcome", "check_server", "load"}
     edges |= {"document_handlers", "handler", "handle"}
-    raised_again = {"run", "bounded", "write_private", "engine_errors", "_keychain"}
+    raised_again = {"run", "bounded", "write_private", "engine_errors", "_keychain", "sheet_document"}
     assert edges <= broad <= edges | raised_again
 
 
