@@ -2311,25 +2311,33 @@ def _operands(name: str, condition: Any) -> dict[str, Any]:
     return operands
 
 
+def _named_columns(schema: pa.Schema) -> Iterator[tuple[Column, Any]]:
+    """The columns that an expression can name, then the fields of structs, with their types."""
+    import pyarrow.types as kinds
+
+    fields: list[tuple[tuple[str, ...], Any]] = [((field.name,), field.type) for field in schema]
+    for path, kind in fields:
+        if "`" not in "".join(path):
+            yield Column(path), kind
+            fields += [((*path, inner.name), inner.type) for inner in kind] if kinds.is_struct(kind) else []
+
+
+def _may_hold_json(column: Column, kind: Any) -> bool:
+    return _is_json(kind) or (column.name in METADATA_NAMES and _is_string(kind))
+
+
 def _column_named(schema: pa.Schema, name: str) -> tuple[Column, pa.DataType | None]:
     """The column of a dotted name, which may hold dots itself, and its type, which is None inside JSON."""
     import pyarrow.types as kinds
 
     names: list[str] = []
-    fields: list[tuple[tuple[str, ...], Any]] = [((field.name,), field.type) for field in schema]
-    for path, kind in fields:  # to which the fields of structs are added
-        column = Column(path)
-        if "`" in column.name or len(name) > MAX_NAME:
-            continue
+    for column, kind in _named_columns(schema) if len(name) <= MAX_NAME else ():
         if name == column.name:
             return column, kind
         if name.startswith(f"{column.name}.") and (_is_string(kind) or _is_json(kind)):
-            return Column(path, tuple(name[len(column.name) + 1 :].split("."))), None
-        if kinds.is_struct(kind):
-            fields += [((*path, inner.name), inner.type) for inner in kind]
-        elif not holds_vectors(kind):
-            holds_json = _is_json(kind) or (column.name in METADATA_NAMES and _is_string(kind))
-            names += [column.name, f"{column.name}.KEY of its JSON"] if holds_json else [column.name]
+            return Column(column.path, tuple(name[len(column.name) + 1 :].split("."))), None
+        if not kinds.is_struct(kind) and not holds_vectors(kind):
+            names += [column.name, *([f"{column.name}.KEY of its JSON"] if _may_hold_json(column, kind) else [])]
     there_are = f"The columns are {listed(names, limit=60)}."
     raise LancelotError(f'There is no column "{_shown_name(name)}".', there_are)
 
@@ -3420,6 +3428,8 @@ def sorted_rows(scopes: Sequence[Scope], order: Mapping[str, bool]) -> list[int]
 MOST_VALUE_BYTES = 128 * 2**20
 """Bytes of the different values that are counted, with their counts: eight million numbers."""
 MERGED_BYTES = 2**24
+MOST_COLUMNS = 100
+MOST_PAIRS = 10_000
 QUARTILES = ("min", "lowerQuartile", "median", "upperQuartile", "max")
 
 
@@ -3490,11 +3500,34 @@ def _count_column(scope: Scope, column: Column) -> tuple[Any, Counter[str], bool
     return _summed(parts or [none]), read, True
 
 
-def _json_keys(scope: Scope, column: Column) -> list[str]:
-    """The keys of the objects that a column of JSON holds in the table's first rows."""
-    outer = Column(column.path)
-    rows = replace(scope, where=None).rows([outer], most=SAMPLE_ROWS)
-    return list(dict.fromkeys(key for row in rows for key in parse_json_object(outer.value(row.values)) or ()))
+def _inner_kinds(value: Any, path: str, depth: int = 3) -> Iterator[tuple[str, str]]:
+    """The paths and kinds of the values in an object of JSON, less those that are null."""
+    names = ((bool, "boolean"), (int | float, "number"), (str, "text"), (list, "list"), (Mapping, "object"))
+    for key, inner in value.items():
+        if isinstance(inner, Mapping) and inner and depth > 1:
+            yield from _inner_kinds(inner, f"{path}.{key}", depth - 1)
+        elif inner is not None:
+            kind = next(name for types, name in names if isinstance(inner, types))
+            yield f"{path}.{key}", "date" if _date_of(inner) else kind
+
+
+def comparable_columns(scope: Scope) -> dict[str, str]:
+    """What rows can be filtered, sorted and counted by, with its kind: columns, fields of structs, and keys of JSON.
+
+    The keys are those in the table's first rows.
+    """
+    import pyarrow.types as kinds
+
+    found: dict[str, str] = {}
+    for column, kind in _named_columns(scope.layout.schema):
+        pairs: Iterator[tuple[str, str]] = iter(())
+        if _may_hold_json(column, kind):
+            rows = replace(scope, where=None).rows([column], most=SAMPLE_ROWS)
+            objects = (parse_json_object(column.value(row.values)) or {} for row in rows)
+            pairs = itertools.chain.from_iterable(_inner_kinds(value, column.name) for value in objects)
+        if not (kinds.is_struct(kind) or holds_vectors(kind)):
+            found |= dict(itertools.islice(pairs, MOST_PAIRS)) or {column.name: _kind_name(kind)}
+    return {name: found[name] for name in itertools.islice(found, MOST_COLUMNS)}
 
 
 def _quartiles(counts: Any, places: Any) -> Iterator[tuple[str, int]]:
@@ -3532,7 +3565,9 @@ def count_values(scope: Scope, name: str, *, limit: int, offset: int) -> ValuePa
         order = order[:0]
         notes.append("Most of the values occur once, so they are not listed; a filter may ask for a range.")
     if column.keys and read["rows"] and not len(values):
-        notes.append(f"The keys of {'.'.join(column.path)} are {listed(_json_keys(scope, column), limit=60)}.")
+        outer = f"{'.'.join(column.path)}."
+        keys = [name.removeprefix(outer) for name in comparable_columns(scope) if name.startswith(outer)]
+        notes.append(f"The keys of {outer[:-1]} are {listed(keys, limit=60)}.")
 
     def value_at(at: int) -> Any:
         return parse_json(values[at].as_py()) if is_json else _to_value(values[at])
@@ -4343,7 +4378,7 @@ class Match:
 class Status:
     """What there is to search, and what is wrong: the folder's tables, the embeddings, the settings.
 
-    `error` is what keeps the folder from being read. `vectorless` says by table, in words, how many rows have no vector,
+    `error` is what keeps the folder from being read. `columns` are by table what rows can be compared by. `vectorless` says by table, in words, how many rows have no vector,
     if that was counted; `matches` holds the tables that are for the local model to search, and whether it made them.
     """
 
@@ -4361,6 +4396,7 @@ class Status:
     stats: Stats | None = None
     checks: tuple[Check, ...] = ()
     vectorless: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     matches: Mapping[str, Match] = field(default_factory=dict)
 
     def search_types(self, layout: TableLayout) -> list[SearchType]:
@@ -5450,9 +5486,13 @@ class Searcher:
             problem = str(error) if self.settings.is_set("LANCEDB_TABLE") else ""
         vectorless: dict[str, str] = {}
         matches: dict[str, Match] = {}
+        columns: dict[str, Mapping[str, str]] = {}
         began = time.monotonic()
         for scope in scopes:
             layout, column = scope.layout, self._local_column(scope.layout)
+            if time.monotonic() < began + COUNT_SECONDS:
+                with contextlib.suppress(LancelotError):
+                    columns[layout.table] = comparable_columns(scope)
             if layout.text and layout.vector and time.monotonic() < began + COUNT_SECONDS:
                 with contextlib.suppress(LancelotError):
                     if (
@@ -5470,6 +5510,7 @@ class Searcher:
             default_table=default,
             default_problem=problem,
             vectorless=vectorless,
+            columns=columns,
             matches=matches,
             local=self.local.why_not,
         )
@@ -6009,8 +6050,15 @@ def _index_object(index: Index, *, verbose: bool) -> dict[str, Any]:
     return _without(shown | (details if verbose else {}), None)
 
 
+COLUMNS_WIDTH = 250
+
+
 def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict[str, Any]:
-    columns = itertools.islice(layout.schema, 200)
+    comparable = status.columns.get(layout.table, {})
+    others = [name for name in comparable if name not in {column.name for column in (layout.text, layout.id) if column}]
+    inner = {name: kind for name, kind in comparable.items() if name not in layout.schema.names}
+    note = status.notes(layout).replace(f" in {layout.table}.{layout.vector}", "")
+    types = {column.name: str(column.type) for column in itertools.islice(layout.schema, 200)} | inner
     unsearched = [column for column in layout.schema if holds_vectors(column.type) and not _vector_length(column.type)]
     shown: dict[str, Any] = {
         "name": layout.table,
@@ -6019,19 +6067,20 @@ def _table_object(status: Status, layout: TableLayout, *, verbose: bool) -> dict
         "vectorColumn": layout.vector,
         "embeddingModel": status.model_of(layout),
         "searchTypes": status.search_types(layout),
-        "bestSearchType": next(iter(status.search_types(layout)), None),
         "indexes": [_index_object(index, verbose=verbose) for index in layout.indexes[:50]],
         # That a table has no vectors is told by its search types.
-        "note": shorten(status.notes(layout).partition(";")[0], 600) if layout.vectors or not layout.text else "",
+        "note": shorten(re.split(";| \\(", note)[0], 600) if layout.vectors or not layout.text else "",
+        "filterBy": shorten(listed(others), COLUMNS_WIDTH) if not verbose else "",
     }
     details = {
+        "bestSearchType": next(iter(status.search_types(layout)), None),
         "titleColumns": [column.name for column in layout.title[:3]],
         "sourceColumns": [column.name for column in layout.source[:3]],
         "note": shorten(status.notes(layout), 600),
         "vectorLength": layout.vectors[layout.vector] if layout.vector else None,
         "vectorTypes": {column.name: str(column.type) for column in unsearched},
         "chosenBy": dict(layout.chosen_by),
-        "columns": {shorten(one_line(c.name), 120): shorten(one_line(str(c.type)), 200) for c in columns},
+        "columns": {shorten(one_line(name), 120): shorten(one_line(kind), 200) for name, kind in types.items()},
     }
     return _without(shown | (details if verbose else {}), None, "", [], {})
 
@@ -6061,8 +6110,8 @@ def _health_lines(status: Status) -> list[dict[str, Any]]:
     noted = tuple(f"{layout.table}: {note}" for layout in status.tables if (note := status.table_note(layout)))
     repeated = [check for check in status.checks if check.status != "ok" and check.message.startswith(noted)]
     well = [check for check in status.checks if check.status == "ok"]
-    also = f", {len(repeated)} repeat notes of tables" if repeated else ""
-    count = Check("other checks", "ok", f"{len(well)} are well{also}; verbose lists them.")
+    also = f", {len(repeated)} as noted" if repeated else ""
+    count = Check("other checks", "ok", f"{len(well)} well{also}")
     lines = [check for check in status.checks if check not in (*well, *repeated)]
     return [check_object(check) for check in (*lines, *[count] * bool(well or repeated))]
 
@@ -6106,6 +6155,9 @@ def status_json(status: Status, *, verbose: bool) -> str:
     def answers() -> Iterator[dict[str, Any]]:
         answer = _status_object(status, verbose=verbose)
         tables = [_table_object(status, layout, verbose=verbose) for layout in status.tables]
+        columns = [table.get("filterBy") for table in tables]
+        if len(tables) > 1 and len(set(columns)) == 1 and columns[0]:  # as in the workspaces of AnythingLLM
+            answer["filterBy"] = [table.pop("filterBy") for table in tables][0]
         health = [check_object(check) for check in status.checks] if verbose else _health_lines(status)
         yield answer | {"health": health, "tables": tables}
         for count in _fewer(len(tables) * 3 // 4):
@@ -7111,15 +7163,15 @@ TOOLS = (
     Tool(
         "lancedb_status",
         "Show folder, tables and embeddings",
-        "Reports the connection, the tables with their rows, the columns chosen, the indexes, the searches that work and the "
-        "best one, the default table's sources and its chunks by file type, whether embeddings are available, and what a "
-        "health check of folder, settings, key and disk finds wrong. Use it first, or when a search fails.",
+        "Reports the connection, the tables with their rows, what to filter and sort by, the indexes, the searches that "
+        "work, the best one first, the default table's sources and its chunks by file type, whether embeddings are "
+        "available, and what a health check finds wrong. Use it first, or when a search fails.",
         (
             Parameter(
                 "verbose",
                 "boolean",
-                "Include the column names and types of each table, for filters, and all details, such as why a column "
-                "was chosen and every check.",
+                "Include the column names and types of each table, and all details, such as why a column was chosen and "
+                "every check.",
                 default=False,
             ),
         ),

@@ -62,7 +62,7 @@ def test_a_status_is_short_and_verbose_adds_types_and_the_settings_of_indexes(
     indexed: Path, make_searcher: MakeSearcher
 ) -> None:
     short, verbose = (table_of(make_searcher(LANCEDB_PATH=indexed), verbose=verbose) for verbose in (False, True))
-    assert "columns" not in short
+    assert ("columns" in short, short["filterBy"]) == (False, "year")
     assert all("details" not in index for index in short["indexes"])
     assert verbose["columns"] == {"text": "string", "year": "int16", "vector": "fixed_size_list<item: float>[2]"}
     (text,) = (index for index in verbose["indexes"] if index["columns"] == ["text"])
@@ -87,7 +87,7 @@ def test_a_status_is_short_and_verbose_adds_types_and_the_settings_of_indexes(
 def test_the_searches_that_work_are_listed_the_best_one_first(
     indexed: Path, make_searcher: MakeSearcher, environ: dict[str, str], searches: list[str]
 ) -> None:
-    table = table_of(make_searcher(LANCEDB_PATH=indexed, **environ))
+    table = table_of(make_searcher(LANCEDB_PATH=indexed, **environ), verbose=True)
     assert (table["searchTypes"], table["bestSearchType"]) == (searches, searches[0])
 
 
@@ -147,9 +147,42 @@ def test_a_table_without_text_is_listed_as_one_that_cannot_be_searched(
 
 
 def test_a_status_of_real_folders_is_short(make_searcher: MakeSearcher, expected: dict[str, Any]) -> None:
-    for folder in expected:
-        status = lancelot.examined_status(make_searcher(LANCEDB_PATH=DATABASES / folder))
-        assert len(lancelot.status_json(status, verbose=False)) < 900
+    for folder, tables in expected.items():
+        for named in ({}, {"LANCEDB_TABLE": tables["tables"][0]["name"]}):
+            status = lancelot.examined_status(make_searcher(LANCEDB_PATH=DATABASES / folder, **named))
+            assert len(text := lancelot.status_json(status, verbose=False)) < 900, text
+
+
+def test_a_status_names_what_to_filter_by_also_inside_structs_and_json(
+    make_table: Callable[..., Path], make_searcher: MakeSearcher
+) -> None:
+    rows = [{"published": "2024-05-01", "stats": {"year": 7}, "none": None}, {"tags": ["a"], "is_new": True}]
+    inner = pa.array([{"city": "Oslo"}] * 3)
+    columns = {"id": [1, 2, 3], "text": ["a"] * 3, "metadata": [*map(json.dumps, rows), "no JSON"], "place": inner}
+    searcher = make_searcher(LANCEDB_PATH=make_table(columns))
+    names = {
+        "metadata.published": "date",
+        "metadata.stats.year": "number",
+        "metadata.tags": "list",
+        "metadata.is_new": "boolean",
+        "place.city": "text",
+    }
+    assert table_of(searcher)["filterBy"] == ", ".join(names)
+    assert names.items() <= table_of(searcher, verbose=True)["columns"].items()
+    for name in names:
+        assert searcher.values(name, limit=1, offset=0).total == 1
+
+
+def test_a_hostile_metadata_column_does_not_fill_a_status(
+    make_table: Callable[..., Path], make_searcher: MakeSearcher
+) -> None:
+    deep = "{}"
+    for _ in range(100):
+        deep = f'{{"x": {deep}}}'
+    wide = json.dumps({f"key {number}\n{'x' * 300}": number for number in range(20_000)})
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": ["a", "b"], "metadata": [deep, wide]}))
+    assert len(table_of(searcher)["filterBy"]) <= 250
+    assert len(table_of(searcher, verbose=True)["columns"]) <= 110
 
 
 def test_of_the_checks_only_those_that_found_something_are_listed_unless_all_are_asked_for(
@@ -163,8 +196,6 @@ def test_of_the_checks_only_those_that_found_something_are_listed_unless_all_are
         ("settings", "failed"),
         ("other checks", "ok"),
     ]
-    assert short["health"][-1]["message"] == (
-        f"{listed.count('ok')} are well, 1 repeat notes of tables; verbose lists them."
-    )
+    assert short["health"][-1]["message"] == f"{listed.count('ok')} well, 1 as noted"
     assert (listed.count("warning"), listed.count("failed")) == (1, 1)
     assert short["tables"][0]["note"] in [line["message"] for line in all_of_it["health"]][listed.index("warning")]
