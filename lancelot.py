@@ -3428,6 +3428,8 @@ def sorted_rows(scopes: Sequence[Scope], order: Mapping[str, bool]) -> list[int]
 MOST_VALUE_BYTES = 128 * 2**20
 """Bytes of the different values that are counted, with their counts: eight million numbers."""
 MERGED_BYTES = 2**24
+MAX_COUNTED_ROWS = 100_000
+"""About a second of counting on two cores; tables of our own, whose chunks follow one another, are counted whole."""
 MOST_COLUMNS = 100
 MOST_PAIRS = 10_000
 QUARTILES = ("min", "lowerQuartile", "median", "upperQuartile", "max")
@@ -3438,7 +3440,8 @@ class ValuePage:
     """Some of a column's different values with the number of rows that hold each, the most frequent first, ties by value.
 
     `total` counts the different values, `missing` the rows that are NULL, NaN, empty lists, or lists that hold NULL or NaN,
-    by the names that answers have for them. `spread` has the QUARTILES of numbers and times.
+    by the names that answers have for them. `spread` has the QUARTILES of numbers and times. `documents` counts those of all
+    rows and `documents_of` those of each value; None and empty if rows name none or are too many.
     """
 
     table: str
@@ -3451,53 +3454,71 @@ class ValuePage:
     missing: Mapping[str, int]
     spread: Mapping[str, Any]
     notes: tuple[str, ...]
+    documents: int | None = None
+    documents_of: tuple[int, ...] = ()
 
 
-def _batch_values(column: Column, stored: Any) -> tuple[Any, int, int]:
-    """The values of the rows of a batch, each element of a list once a row; how many rows are NULL or empty lists instead."""
+def _batch_values(column: Column, stored: Any) -> tuple[Any, Any, int, int]:
+    """The values of a batch, each element of a list once a row, and their rows; how many rows are NULL or empty lists instead."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if column.keys:
         items = [column.inner_value(item) for item in stored.to_pylist()]
-        lists = (item if isinstance(item, list) else [item] for item in items if item is not None)
-        texts = itertools.chain.from_iterable(dict.fromkeys(map(_json_text, elements)) for elements in lists)
-        return pa.array(texts, pa.large_string()), items.count(None), items.count([])
+        lists = (
+            (row, item if isinstance(item, list) else [item]) for row, item in enumerate(items) if item is not None
+        )
+        pairs = [(row, text) for row, elements in lists for text in dict.fromkeys(map(_json_text, elements))]
+        texts = pa.array((text for _, text in pairs), pa.large_string())
+        return texts, pa.array((row for row, _ in pairs), pa.int64()), items.count(None), items.count([])
     if not _is_list(stored.type):
         values = _comparable(stored)
-        return values.drop_null(), values.null_count, 0
+        return values.drop_null(), pc.indices_nonzero(values.is_valid()), values.null_count, 0
     elements = pa.table({"row": pc.list_parent_indices(stored), "value": _comparable(pc.list_flatten(stored))})
-    once = elements.group_by(["row", "value"], use_threads=False).aggregate([])["value"]
-    return once, stored.null_count, pc.list_value_length(stored).to_pylist().count(0)
+    once = elements.group_by(["row", "value"], use_threads=False).aggregate([]).combine_chunks()
+    return once["value"], once["row"], stored.null_count, pc.list_value_length(stored).to_pylist().count(0)
 
 
 def _summed(parts: Iterable[Any]) -> Any:
-    """Each different value with the sum of its counts, in the order in which they came."""
+    """Each different value of each document with the sum of its counts, in the order in which they came."""
     import pyarrow as pa
 
-    groups = pa.concat_tables(parts).group_by("value", use_threads=False)
-    return groups.aggregate([("count", "sum")]).rename_columns(["value", "count"])
+    groups = pa.concat_tables(parts).group_by(["value", "document"], use_threads=False)
+    return groups.aggregate([("count", "sum")]).rename_columns(["value", "document", "count"])
 
 
-def _count_column(scope: Scope, column: Column) -> tuple[Any, Counter[str], bool]:
-    """The counts of a column's values, those of the rows read, NULL and empty, and whether all rows were read.
+def _count_column(
+    columns: Iterable[tuple[Scope, Column]], numbers: dict[tuple[str, str], int] | None
+) -> tuple[Any, Counter[str], bool]:
+    """The counts of the values of a column of each table, those of the rows read, NULL and empty, and whether all were read.
 
-    They are not if the different values fill MOST_VALUE_BYTES.
+    They are not if the different values fill MOST_VALUE_BYTES. Each document gets one of the `numbers`, if there are to be any.
     """
     import pyarrow as pa
 
+    def document(layout: TableLayout, values: Mapping[str, Any]) -> int | None:
+        source = source_of(layout, Row(0, values))
+        return numbers.setdefault((layout.table, source), len(numbers)) if source and numbers is not None else None
+
     parts: list[Any] = []
     read: Counter[str] = Counter()
-    for batch in scope.batches({"__value": column.sql}):
-        values, nulls, empty = _batch_values(column, batch.column("__value"))
-        parts.append(pa.table({"value": values, "count": pa.repeat(pa.scalar(1, pa.int64()), len(values))}))
-        read.update(rows=len(batch), nulls=nulls, empty=empty)
-        if sum(part.nbytes for part in parts[1:]) > max(MERGED_BYTES, parts[0].nbytes):
-            parts = [_summed(parts)]
-            if parts[0].nbytes > MOST_VALUE_BYTES:
-                return parts[0], read, False
-    none = pa.table({"value": pa.array([], pa.string()), "count": pa.array([], pa.int64())})
-    return _summed(parts or [none]), read, True
+    for scope, column in columns:
+        named = () if numbers is None else (*scope.layout.source, *scope.layout.title)
+        names = dict.fromkeys(name.path[0] for name in named)
+        for batch in scope.batches({"__value": column.sql} | {name: quote_name(name) for name in names}):
+            values, rows, nulls, empty = _batch_values(column, batch.column("__value"))
+            stored = zip(*(_to_values(batch.column(name)) for name in names), strict=True)
+            found = [document(scope.layout, dict(zip(names, row, strict=True))) for row in stored]
+            documents = pa.array(found or [None] * len(batch), pa.int32()).take(rows)
+            ones = pa.repeat(pa.scalar(1, pa.int64()), len(values))
+            parts.append(pa.table({"value": values, "document": documents, "count": ones}))
+            read.update(rows=len(batch), nulls=nulls, empty=empty)
+            if sum(part.nbytes for part in parts[1:]) > max(MERGED_BYTES, parts[0].nbytes):
+                parts = [_summed(parts)]
+                if parts[0].nbytes > MOST_VALUE_BYTES:
+                    return parts[0], read, False
+    none = {"value": pa.array([], pa.string()), "document": pa.array([], pa.int32()), "count": pa.array([], pa.int64())}
+    return _summed(parts or [pa.table(none)]), read, True
 
 
 def _inner_kinds(value: Any, path: str, depth: int = 3) -> Iterator[tuple[str, str]]:
@@ -3542,21 +3563,52 @@ def _quartiles(counts: Any, places: Any) -> Iterator[tuple[str, int]]:
         yield from zip(QUARTILES, order[np.searchsorted(reached, ranks)].tolist(), strict=True)
 
 
-def count_values(scope: Scope, name: str, *, limit: int, offset: int) -> ValuePage:
-    """Count the values of the column of a name over the rows in scope; numbers that are nearly all different are not listed."""
+def _columns_to_count(scopes: Sequence[Scope], name: str) -> tuple[list[tuple[Scope, Column]], Any, list[str]]:
+    """The column of a name in each table that has it, their type, which is None inside JSON, and notes on the other tables."""
+    columns: list[tuple[Scope, Column]] = []
+    types: dict[Any, None] = {}
+    errors: dict[str, LancelotError] = {}
+    for scope in scopes:
+        try:
+            column, kind = hit_column(scope, name)
+        except LancelotError as error:
+            errors[scope.layout.table] = error
+            continue
+        if column.name in scope.layout.vectors:
+            raise LancelotError(
+                f"The column {column.name} holds vectors, which are not counted.", "Name another column."
+            )
+        columns.append((scope, column))
+        types[kind] = None
+    if not columns:
+        raise next(iter(errors.values()))
+    if len(types) > 1:
+        raise LancelotError(f"The tables hold values of different types in {_shown_name(name)}.", "Name one table.")
+    return columns, next(iter(types)), [f"Tables without such a column: {listed(errors, limit=10)}."] * bool(errors)
+
+
+def count_values(scopes: Sequence[Scope], name: str, *, limit: int, offset: int) -> ValuePage:
+    """Count the values of the column of a name over the rows in scope of all tables that have it, and their documents.
+
+    Numbers that are nearly all different are not listed.
+    """
     import numpy as np
 
-    column, kind = hit_column(scope, name)
-    if column.name in scope.layout.vectors:
-        raise LancelotError(f"The column {column.name} holds vectors, which are not counted.", "Name another column.")
-    is_json = kind is None or _compared_as_json(cast("Any", kind).value_type if _is_list(kind) else kind)
-    counted, read, is_complete = _count_column(scope, column)
-    values, counts = counted["value"].combine_chunks(), counted["count"].to_numpy()
+    columns, kind, notes = _columns_to_count(scopes, name)
+    column, layouts = columns[0][1], [scope.layout for scope, _ in columns]
+    is_json = kind is None or _compared_as_json(kind.value_type if _is_list(kind) else kind)
+    has_documents = any(layout.source or layout.title for layout in layouts)
+    is_small = all(layout.rows <= MAX_COUNTED_ROWS or layout.is_own for layout in layouts)
+    numbers: dict[tuple[str, str], int] | None = {} if has_documents and is_small else None
+    pairs, read, is_complete = _count_column(columns, numbers)
+    counted = pairs.group_by("value", use_threads=False).aggregate([("count", "sum"), ("document", "count")])
+    values, counts, documents = (counted[part].combine_chunks() for part in ("value", "count_sum", "document_count"))
+    counts, documents = counts.to_numpy(), documents.to_numpy()
     is_null, is_missing = (values.is_null(nan_is_null=nan).to_numpy(zero_copy_only=False) for nan in (False, True))
     null_elements, missing = (int(counts[mask].sum()) for mask in (is_null, is_missing))
-    values, counts = values.filter(~is_missing), counts[~is_missing]
+    values, counts, documents = values.filter(~is_missing), counts[~is_missing], documents[~is_missing]
     places, has_range = _places(values, is_json=is_json)
-    order, notes = np.lexsort((places, -counts)), []
+    order = np.lexsort((places, -counts))
     if not is_complete:
         notes.append(
             f"Only the first {read['rows']:,} rows were counted, since their values are many or long; give a filter."
@@ -3566,18 +3618,19 @@ def count_values(scope: Scope, name: str, *, limit: int, offset: int) -> ValuePa
         notes.append("Most of the values occur once, so they are not listed; a filter may ask for a range.")
     if column.keys and read["rows"] and not len(values):
         outer = f"{'.'.join(column.path)}."
-        keys = [name.removeprefix(outer) for name in comparable_columns(scope) if name.startswith(outer)]
+        keys = [name.removeprefix(outer) for name in comparable_columns(columns[0][0]) if name.startswith(outer)]
         notes.append(f"The keys of {outer[:-1]} are {listed(keys, limit=60)}.")
 
     def value_at(at: int) -> Any:
         return parse_json(values[at].as_py()) if is_json else _to_value(values[at])
 
+    shown = order[offset : offset + limit].tolist()
     return ValuePage(
-        table=scope.layout.table,
+        table=", ".join(layout.table for layout in layouts),
         column=column.name,
         kind="JSON" if kind is None else str(kind),
         offset=offset,
-        values=tuple((value_at(at), int(counts[at])) for at in order[offset : offset + limit].tolist()),
+        values=tuple((value_at(at), int(counts[at])) for at in shown),
         total=len(values),
         rows=read["rows"],
         missing={
@@ -3588,6 +3641,8 @@ def count_values(scope: Scope, name: str, *, limit: int, offset: int) -> ValuePa
         },
         spread={name: value_at(at) for name, at in _quartiles(counts, places)} if has_range else {},
         notes=tuple(notes),
+        documents=None if numbers is None else len(numbers),
+        documents_of=() if numbers is None or column in layouts[0].source else tuple(documents[shown].tolist()),
     )
 
 
@@ -4839,8 +4894,6 @@ COUNT_SECONDS = 5.0
 NUMBERS_COUNTED = 512 * 2**20
 """Numbers of vectors that are looked at for rows without one: a million vectors of length 512, about two seconds."""
 FAR_NUMBERS_COUNTED = NUMBERS_COUNTED // 32
-MAX_COUNTED_ROWS = 100_000
-"""About a second of counting on two cores; tables of our own, whose chunks follow one another, are counted whole."""
 
 
 @dataclass(frozen=True)
@@ -5375,9 +5428,10 @@ class Searcher:
         table: str | None = None,
         conditions: Mapping[str, Any] | None = None,
     ) -> ValuePage:
-        """The different values of a column of a table and how many rows hold each, and what their range is."""
-        scope = self._open(table, conditions=conditions, needs_text=False)
-        return count_values(scope, column, limit=limit, offset=offset)
+        """The different values of a column of a table or of several, how many rows hold each, and what their range is."""
+        scopes, notes = self._open_all_named(table, conditions=conditions, needs_text=False)
+        page = count_values(scopes, column, limit=limit, offset=offset)
+        return replace(page, notes=(*notes, *page.notes))
 
     @_retried
     def stats(self, table: str) -> Stats:
@@ -5965,7 +6019,9 @@ def _no_values_hint(page: ValuePage) -> str | None:
 
 def values_json(page: ValuePage) -> str:
     """The values of a column as compact JSON below MAX_ANSWER_BYTES."""
-    values = [{"value": _shown_value(value), "count": count} for value, count in page.values]
+    values: list[dict[str, Any]] = [{"value": _shown_value(value), "count": count} for value, count in page.values]
+    for value, documents in zip(values, page.documents_of, strict=False):
+        value["documents"] = documents
 
     def answer(count: int) -> dict[str, Any]:
         following = page.offset + count
@@ -5974,6 +6030,7 @@ def values_json(page: ValuePage) -> str:
             "column": json_safe(page.column),
             "type": json_safe(page.kind, text_limit=100),
             "rows": page.rows,
+            "documents": page.documents,
             **{name: count for name, count in page.missing.items() if count or name == "nulls"},
             "distinct": page.total,
             "range": {name: _shown_value(value) for name, value in page.spread.items()} or None,
@@ -6157,7 +6214,8 @@ def status_json(status: Status, *, verbose: bool) -> str:
         tables = [_table_object(status, layout, verbose=verbose) for layout in status.tables]
         columns = [table.get("filterBy") for table in tables]
         if len(tables) > 1 and len(set(columns)) == 1 and columns[0]:  # as in the workspaces of AnythingLLM
-            answer["filterBy"] = [table.pop("filterBy") for table in tables][0]
+            answer["filterBy"] = columns[0]
+            tables = [_without(table, columns[0]) for table in tables]
         health = [check_object(check) for check in status.checks] if verbose else _health_lines(status)
         yield answer | {"health": health, "tables": tables}
         for count in _fewer(len(tables) * 3 // 4):
@@ -6404,7 +6462,8 @@ def values_lines(page: ValuePage) -> str:
         return one_line(shown) or '""' if isinstance(shown, str) else compact_json(shown)
 
     missing = "".join(f"; {name} {count:,}" for name, count in page.missing.items() if count)
-    found = f"{plural(page.total, 'different value')} in {plural(page.rows, 'row')}"
+    documents = "" if page.documents is None else f" of {plural(page.documents, 'document')}"
+    found = f"{plural(page.total, 'different value')} in {plural(page.rows, 'row')}{documents}"
     lines = [f"{page.table}.{page.column} ({shorten(page.kind, 100)}): {found}{missing}"]
     spread = list(map(line, page.spread.values()))
     lines += [f"range: {spread[0]} to {spread[-1]}; quartiles: {', '.join(spread[1:-1])}"] if spread else []
@@ -7093,10 +7152,10 @@ TOOLS = (
     Tool(
         "lancedb_values",
         "Count the values of a column",
-        "Counts the different values of a column of the user's own documents, with the number of chunks that hold each, "
-        "the most frequent first, and tells the range and quartiles of numbers and dates. Use it to learn what to filter "
-        "by, which kinds there are and how many of each, or the earliest, latest, least and greatest. distinct is the "
-        "number of values: of the column that names the documents, with a filter, that of documents that meet it.",
+        "Counts the different values of a column of the user's own documents, the most frequent first: count is the "
+        "number of chunks that hold each, documents that of their documents. Tells the range and quartiles of numbers and "
+        "dates too. Use it to learn what to filter by, which kinds there are and how many of each, how many documents meet "
+        "a filter, or the earliest, latest, least and greatest.",
         (
             Parameter(
                 "column",
@@ -7106,9 +7165,7 @@ TOOLS = (
                 required=True,
             ),
             _FILTER,
-            Parameter(
-                "table", "string", "Table to count in. Leave it out for LANCEDB_TABLE, or else the folder's only table."
-            ),
+            Parameter("table", "string", _TABLE_HELP.format(verb="count in")),
             _limit("values"),
             _offset("values to pass over: nextOffset of the page before"),
         ),

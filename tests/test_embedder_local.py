@@ -244,10 +244,10 @@ def test_the_status_names_the_model_of_each_table(
     status = json.loads(lancelot.status_json(make_searcher(LANCEDB_PATH=tmp_path, **ON).status(), verbose=False))
     tables = {table["name"]: table for table in status["tables"]}
     assert tables["ours"]["embeddingModel"] == LOCAL_MODEL
-    assert tables["ours"]["bestSearchType"] == "hybrid"
+    assert tables["ours"]["searchTypes"][0] == "hybrid"
     assert "embeddingModel" not in tables["foreign"]
     assert "did not make" in tables["foreign"]["note"]
-    assert tables["foreign"]["bestSearchType"] == "fts"
+    assert tables["foreign"]["searchTypes"][0] == "fts"
     assert status["embeddings"]["available"] is True
 
 

@@ -600,7 +600,7 @@ def test_the_status_and_its_health_say_how_many_rows_have_no_vector(
     status = lancelot.examined_status(make_searcher(LANCEDB_PATH=gaps, OPENAI_BASE_URL=endpoint))
     (table,) = json.loads(lancelot.status_json(status, verbose=False))["tables"]
     assert table["note"] == "3 rows of documents have no vector"
-    assert table["bestSearchType"] == "hybrid"
+    assert table["searchTypes"][0] == "hybrid"
     assert "3 rows of documents have no vector" in lancelot.status_lines(status)
     lines = [(check.message, check.remedy) for check in status.checks if check.name == "columns" and check.remedy]
     remedy = "Let the program that writes it embed them again."

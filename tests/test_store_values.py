@@ -229,7 +229,7 @@ OTHERS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 
 def values_of(folder: Path, columns: dict[str, Any], name: str = "c", **options: Any) -> lancelot.ValuePage:
     window = {"limit": 1000, "offset": 0}
-    return lancelot.count_values(scope_of(folder, columns, **options), name, **window)
+    return lancelot.count_values([scope_of(folder, columns, **options)], name, **window)
 
 
 def most_frequent(values: Iterable[Any], key: Callable[[Any], Any] = lambda value: value) -> list[tuple[Any, int]]:
@@ -344,11 +344,11 @@ def test_text_that_is_dates_has_a_range_in_the_order_of_dates(folder: Path) -> N
 @pytest.mark.parametrize("limit", [7, 20, 200])
 def test_pages_of_values_give_each_once(folder: Path, limit: int) -> None:
     scope = scope_of(folder, {"c": [f"v{n % 97}" for n in range(500)]})
-    pages = [lancelot.count_values(scope, "c", limit=limit, offset=offset) for offset in range(0, 97, limit)]
+    pages = [lancelot.count_values([scope], "c", limit=limit, offset=offset) for offset in range(0, 97, limit)]
     assert [pair for page in pages for pair in page.values] == most_frequent(f"v{n % 97}" for n in range(500))
     offsets = [json.loads(lancelot.values_json(page)).get("nextOffset") for page in pages]
     assert offsets == [*range(limit, 97, limit), None]
-    past = lancelot.count_values(scope, "c", limit=limit, offset=97)
+    past = lancelot.count_values([scope], "c", limit=limit, offset=97)
     assert json.loads(lancelot.values_json(past))["hint"] == "Offset 97 is past the last of 97 values."
 
 
@@ -405,17 +405,47 @@ def test_a_value_has_as_many_rows_as_a_filter_by_it_finds(
     searcher = make_searcher(LANCEDB_PATH=DATABASES / "no-vector")
     answer = json.loads(lancelot.values_json(searcher.values(column, limit=30, offset=0)))
     assert answer["values"]
-    for value, count in (one.values() for one in answer["values"]):
+    for value, count in ((one["value"], one["count"]) for one in answer["values"]):
         condition = {"contains": value} if answer["type"].startswith("list") else value
         request = lancelot.SearchRequest("", 1, "auto", conditions={column: condition})
         assert searcher.search(request).total == count, value
+
+
+def test_the_documents_of_each_value_are_counted_over_all_tables(
+    make_searcher: Callable[..., lancelot.Searcher],
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=DATABASES / "anythingllm")
+    answer = json.loads(lancelot.values_json(searcher.values("docSource", limit=200, offset=0)))
+    sources: dict[str, set[str]] = {}
+    for table in ("python-peps", "world-notes"):
+        request = lancelot.SearchRequest("", 200, "auto", table=table, sort={"id": False})
+        for hit in searcher.search(request).hits:
+            sources.setdefault(hit.metadata["docSource"], set()).add(hit.source)
+    assert {one["value"]: one["documents"] for one in answer["values"]} == {v: len(them) for v, them in sources.items()}
+    assert answer["documents"] == searcher.files(limit=1, offset=0).total
+    one_document = searcher.values("docSource", limit=5, offset=0, conditions={"title": "pep-0404.txt"})
+    assert (one_document.documents, one_document.documents_of) == (1, (1,))
+
+
+def test_a_column_of_some_tables_is_counted_there_and_the_others_are_named(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    folder = make_table({"text": ["a", "b"], "kind": ["x", "y"]}, name="one")
+    make_table({"text": ["c"], "kind": ["x"]}, name="two")
+    make_table({"text": ["d"]}, name="three")
+    page = make_searcher(LANCEDB_PATH=folder).values("kind", limit=9, offset=0)
+    assert (page.table, page.values, page.rows, page.documents) == ("one, two", (("x", 2), ("y", 1)), 3, None)
+    assert page.notes == ("Tables without such a column: three.",)
+    make_table({"text": ["c"], "kind": [1]}, name="four")
+    with pytest.raises(lancelot.LancelotError, match=r"different types in kind\. Name one table\."):
+        make_searcher(LANCEDB_PATH=folder).values("kind", limit=9, offset=0)
 
 
 def test_values_for_a_person(make_searcher: Callable[..., lancelot.Searcher]) -> None:
     searcher = make_searcher(LANCEDB_PATH=DATABASES / "no-vector")
     lines = lancelot.values_lines(searcher.values("rating", limit=2, offset=1)).splitlines()
     assert lines == [
-        "library_records.rating (double): 7 different values in 103 rows; nulls 11; nan 11",
+        "library_records.rating (double): 7 different values in 103 rows of 24 documents; nulls 11; nan 11",
         "range: -inf to inf; quartiles: 0.0, 3.0, 4.5",
         "      11  4.5",
         "      10  -inf",

@@ -46,7 +46,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (8034, 552),
+    "lancelot.py": (8143, 557),
     "lancelot_index.py": (1178, 80),
     "lancelot_reading.py": (1318, 74),
     "lancelot_setup.py": (1540, 91),
