@@ -420,7 +420,8 @@ VECTOR_INDEX_ROWS = 50_000
 PATTERNS_METADATA = b"index_patterns"
 """What --include and --exclude were given for each folder: in the metadata of a column, since a schema's own is fixed."""
 Known = dict[str, dict[str, Any]]
-"""Of each source in a table its `content_hash`, `modified_at`, SIZE_COLUMN if the table has that, and `count_all` chunks."""
+"""Of each source in a table its `content_hash`, `modified_at`, `extractor`, SIZE_COLUMN if the table has that, and
+`count_all` chunks."""
 
 
 def count_chunks(known: Known) -> int:
@@ -438,14 +439,27 @@ def part_of(known: Known, folder: Path) -> Known:
     return {}
 
 
+def by_file(known: Known, files: Iterable[FoundFile]) -> Known:
+    """Return what is known by file: with the chunks of all that lies in it in `parts`, by source; mails make it `dated`."""
+    found, whole = {file.source for file in files}, Known()
+    for source, row in known.items():
+        outer = (source[:at] for at, letter in enumerate(source) if letter == os.sep and source not in found)
+        owner = next((name for name in outer if name in found or name in known), source)
+        file = whole.setdefault(owner, row | {"count_all": 0, "parts": {}, "dated": False})
+        file["count_all"] += row["count_all"]
+        file["parts"][source] = row["count_all"]
+        file["dated"] |= row["extractor"] == "mail"
+    return whole
+
+
 def chunk_id(source: str, index: int) -> str:
     """The id of a chunk: the same in every run and on every machine that knows the source by this name."""
     return hashlib.sha256(f"{source}\0{index}".encode()).hexdigest()[:32]
 
 
-def moment_of(file: FoundFile) -> dt.datetime:
-    """When a file was modified, within what a time stamp holds: file systems can hold other times."""
-    return dt.datetime.fromtimestamp(min(max(file.modified, 0.0), 253_402_300_799.0), dt.timezone.utc)
+def moment_of(seconds: float) -> dt.datetime:
+    """A time since 1970, within what a time stamp holds: file systems and mails can hold other times."""
+    return dt.datetime.fromtimestamp(min(max(seconds, 0.0), 253_402_300_799.0), dt.timezone.utc)
 
 
 def chunk_schema() -> pa.Schema:
@@ -552,7 +566,7 @@ class ChunkTable:
 
     def known(self) -> Known:
         """What it holds of each source."""
-        wanted = ("chunkSource", "content_hash", "modified_at", SIZE_COLUMN)
+        wanted = ("chunkSource", "content_hash", "modified_at", "extractor", SIZE_COLUMN)
         columns = [name for name in wanted if name in self._table.schema.names]
         counted = self.rows(*columns).group_by(columns).aggregate([([], "count_all")]).to_pylist()
         return {row["chunkSource"]: row for row in counted}
@@ -581,31 +595,35 @@ class ChunkTable:
             self._table.update_field_metadata({"path": column, "metadata": {key.decode(): value}})
 
     @_writing
-    def replace(self, files: Sequence[tuple[FoundFile, Extraction]], *, keep_vectors: bool = True) -> None:
-        """Put files in the place of what the table holds of them, in one commit; texts that stay can keep their vectors."""
+    def replace(
+        self, files: Sequence[tuple[FoundFile, Extraction]], old: Iterable[str] = (), *, keep_vectors: bool = True
+    ) -> None:
+        """Put files in the place of these old sources and their own, in one commit; texts that stay can keep their vectors."""
         import pyarrow as pa
 
         now, vectors = dt.datetime.now(dt.timezone.utc), {}
-        theirs = any_of("chunkSource", (file.source for file, _ in files))
+        theirs = any_of("chunkSource", {*old, *(file.source for file, _ in files)})
         if self.length and keep_vectors:
             kept = self.rows("text", VECTOR_COLUMN, where=theirs).to_pylist()
             vectors = {row["text"]: row[VECTOR_COLUMN] for row in kept if row[VECTOR_COLUMN]}
         rows = [
             {
                 **vars(chunk),  # its text, title, place and extractor
-                "id": chunk_id(file.source, chunk.index),
-                "chunkSource": file.source,
-                "file_name": source_name(file.path.name),
-                "file_type": source_name(file.path.suffix).lower(),
+                "id": chunk_id(source_name(path), chunk.index),
+                "chunkSource": source_name(path),
+                "file_name": source_name(path.name),
+                "file_type": source_name(path.suffix).lower(),
                 "chunk_index": chunk.index,
                 "content_hash": extraction.hash,
-                "modified_at": moment_of(file),
+                "modified_at": moment_of(file.modified if document.date is None else document.date),
                 "indexed_at": now,
                 SIZE_COLUMN: file.size,
                 VECTOR_COLUMN: vectors.get(chunk.text),
             }
             for file, extraction in files
-            for chunk in extraction.chunks
+            for document in extraction.documents
+            for path in [file.path / document.name]
+            for chunk in document.chunks
         ]
         if self.length and not all(row[VECTOR_COLUMN] for row in rows):
             self._set_metadata(VECTOR_COLUMN, lancelot.COMPLETE_METADATA, "no")
@@ -832,7 +850,8 @@ class IndexRun:
 
     def _check_removal(self, every: Known, listing: FileFinder, confirm: Callable[[str], bool]) -> None:
         """Refuse to take out all of a folder or more than half of the table, unless that is meant."""
-        request, self._known = self.request, part_of(every, self.request.folder)
+        request, every = self.request, by_file(every, listing.files)
+        self._known = part_of(every, request.folder)
         gone = self._gone(listing, {file.source for file in listing.files if file.size})
         if not listing.files:  # a disk that is not there looks like that
             if gone and not request.force_empty:
@@ -884,13 +903,14 @@ class IndexRun:
         chunks = {source: row["count_all"] for source, row in self._known.items()}
         for batch in self._batches(listing.files, kept):
             if table:
-                table.replace(batch, keep_vectors=not (self.request.force and self.embedder.works))
+                old = [source for file, _ in batch for source in self._known.get(file.source, {}).get("parts", ())]
+                table.replace(batch, old, keep_vectors=not (self.request.force and self.embedder.works))
             for file, extraction in batch:
                 self.new += file.source not in self._known
                 self.updated += file.source in self._known
-                chunks[file.source] = len(extraction.chunks)
+                chunks[file.source] = extraction.count
         if (gone := self._gone(listing, kept)) and table:
-            table.remove(gone)
+            table.remove(source for row in gone.values() for source in row["parts"])
         self.removed = len(gone)
         self.chunks = sum(chunks.values()) - count_chunks(gone)
 
@@ -906,11 +926,14 @@ class IndexRun:
                 self.ignored[extraction.ignored] += 1
                 continue
             kept.add(file.source)
-            if problem := extraction.failed or extraction.missing:
-                self.failed[file.source] = problem
+            for document in extraction.documents:
+                if document.ignored:
+                    self.ignored[document.ignored] += 1
+                if problem := document.failed or document.missing:
+                    self.failed[source_name(file.path / document.name)] = problem
             if extraction.hash:
                 batch.append((file, extraction))
-            if sum(len(read.chunks) for _, read in batch) >= BATCH_CHUNKS or len(batch) >= BATCH_FILES:
+            if sum(read.count for _, read in batch) >= BATCH_CHUNKS or len(batch) >= BATCH_FILES:
                 yield batch
                 batch = []
         if batch:
@@ -921,11 +944,13 @@ class IndexRun:
         known = self._known.get(file.source)
         if known is None or self.request.force:
             return False
-        state = (moment_of(file), file.size)
+        state = (moment_of(file.modified), file.size)
         if (known["modified_at"], known.get(SIZE_COLUMN)) != state:
             if known["content_hash"] != hash_file(file.path):
                 return False
-            self._touched += [(chunk_id(file.source, index), *state) for index in range(known["count_all"])]
+            if not known["dated"]:
+                ids = (chunk_id(file.source, index) for index in range(known["count_all"]))
+                self._touched += [(identity, *state) for identity in ids]
         self.unchanged += 1
         return True
 

@@ -33,16 +33,17 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections import ChainMap, Counter
+from collections import ChainMap, Counter, deque
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import lancelot
 from lancelot import LancelotError, listed, one_line, plural, reason_of, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from email.message import Message
 
     from python_calamine import CalamineWorkbook
 
@@ -87,11 +88,16 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """The text of a file, which reader gave it, and what of the file is missing or doubtful, if anything."""
+    """The text of a file, which reader gave it, and what of the file is missing or doubtful, if anything.
+
+    A mail has its `date`, in seconds since 1970, and what lies in it are `parts`: the name and the bytes of each.
+    """
 
     extractor: str
     sections: tuple[Section, ...]
     missing: str = ""
+    date: float | None = None
+    parts: tuple[tuple[str, bytes], ...] = ()
 
 
 _LETTER, _GAP = "[A-Za-z0-9+/]", r"(?:\s|&#(?:10|xA);){1,40}"
@@ -941,6 +947,148 @@ def _office_reader(content: bytes) -> Callable[[bytes], Document] | None:
     return None
 
 
+# --- mail
+
+
+MAX_ATTACHED = 200  # files of one mail
+MAX_MAIL_LINE = 1000  # characters of a header, such as hundreds of recipients
+_MAIL_LINES = ("From", "To", "Cc", "Date")
+_MAIL_HEAD = re.compile(rb"\s*(?:From .*\n)?((?:[!-9;-~]+:.*\n(?:[ \t].*\n)*)+)")
+_MAILBOX_LINE = re.compile(rb"^From .*\d\d:\d\d.*\r?\n(?=[!-9;-~]+:)", re.MULTILINE)
+"""What stands before each mail of a mailbox, see RFC 4155; a line of a mail that looks like it begins with `>`."""
+
+
+def is_mail(content: bytes) -> bool:
+    """Return whether bytes begin as a mail does: mail programs keep many in files without a suffix."""
+    head = _MAIL_HEAD.match(content[:_SAMPLE])
+    names = set(re.findall(rb"^([\w-]+):", head[1].lower(), re.MULTILINE)) if head else set()
+    return names >= {b"from", b"date"} and not names.isdisjoint((b"message-id", b"mime-version", b"received"))
+
+
+def _decode_as(content: bytes, charset: str) -> str:
+    """The text of bytes in the encoding that a mail declares; where they are not in it, in another one, or none."""
+    with contextlib.suppress(LookupError, ValueError):
+        if charset and not charset.endswith("ascii"):
+            text = content.decode(_SUPERSETS.get(charset.lower(), charset))
+            return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", " ")
+    with contextlib.suppress(IgnoredError):
+        return decode_text(content)[0]
+    return ""
+
+
+def _header_text(value: object) -> str:
+    """A header's value on one line, its encoded words decoded; what is broken is left as it is."""
+    import email.header
+
+    # Bytes that leave ASCII are made an encoded word, too.
+    text = value.encode() if isinstance(value, email.header.Header) else str(value or "")
+    with contextlib.suppress(email.errors.HeaderParseError, *_DAMAGE):
+        words = email.header.decode_header(text)
+        text = "".join(
+            word if isinstance(word, str) else _decode_as(word, charset or "raw-unicode-escape")
+            for word, charset in words
+        )
+    return shorten(one_line(text), MAX_MAIL_LINE)
+
+
+def _whole_paragraphs(text: str, *, drops_space: bool) -> str:
+    """Text of `format=flowed`, where a line that ends in a space goes on in the next one: RFC 3676."""
+    parts: list[str] = []
+    depth: int | None = None  # of quoting, of a line that goes on
+    for line in text.split("\n"):
+        body = line.lstrip(">")
+        level, body = len(line) - len(body), body.removeprefix(" ")
+        is_signature = body == "-- "
+        is_open = body.endswith(" ") and not is_signature
+        parts.append("" if level == depth and not is_signature else f"\n{'>' * level}{' ' * bool(level)}")
+        parts.append(body[:-1] if is_open and drops_space else body)
+        depth = level if is_open else None
+    return "".join(parts)[1:]
+
+
+def _part_text(part: Message) -> str:
+    """The text of a part of a mail, or "" if there is none."""
+    content = part.get_payload(decode=True)
+    text = _decode_as(content, part.get_content_charset("")) if isinstance(content, bytes) else ""
+    if str(part.get_param("format")).lower() == "flowed":
+        text = _whole_paragraphs(text, drops_space=str(part.get_param("delsp")).lower() == "yes")
+    return text.strip("\n") if _WORD.search(text) else ""
+
+
+def _mail_parts(message: Message) -> Iterator[Message]:
+    """The parts of a mail that hold no parts but mails; HTML is left out where the same is there as plain text."""
+    if not message.is_multipart() or message.get_content_maintype() == "message":
+        yield message
+        return
+    parts = [part for inner in message.get_payload() for part in _mail_parts(cast("Message", inner))]
+    is_alternative = message.get_content_type() == "multipart/alternative"
+    has_plain = is_alternative and any(part.get_content_type() == "text/plain" and _part_text(part) for part in parts)
+    yield from (part for part in parts if not (has_plain and part.get_content_type() == "text/html"))
+
+
+def _attachment(part: Message) -> tuple[str, bytes] | None:
+    """The name and the bytes of a part that is a file; None for what is shown in the mail, as its pictures are."""
+    name, inner = _header_text(part.get_filename("")), part.get_payload()
+    if part.get_content_type() == "message/rfc822" and isinstance(inner, list):
+        mail = cast("Message", inner[0])
+        return f"{name or _header_text(mail['Subject']) or 'mail'}".removesuffix(".eml") + ".eml", mail.as_bytes()
+    content = part.get_payload(decode=True)
+    is_file = part.get_content_disposition() == "attachment" or (name and not part["Content-ID"])
+    return (name, content) if is_file and isinstance(content, bytes) else None
+
+
+def _named_apart(parts: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Attached files under names that can stand in a path, no two the same."""
+    taken: set[str] = set()
+    for given, content in parts:
+        safe = re.sub(r'[\\/:*?"<>|]+', "_", lancelot.visible(given)).strip(" .") or "attachment"
+        stem, suffix = Path(safe).stem[:80], Path(safe).suffix[:20]
+        names = (f"{stem}{f' ({number})' * (number > 1)}{suffix}" for number in itertools.count(1))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        yield name, content
+
+
+def mail_document(content: bytes) -> Document:
+    """A mail under its subject: from whom, to whom and when, then its plain text, else its HTML; its files are parts."""
+    import email.utils
+
+    date, texts = None, list[str]()
+    try:
+        message = email.message_from_bytes(content)
+        parts = [(part, _attachment(part)) for part in _mail_parts(message)]
+        shown = [part for part, file in parts if not file]
+        files = [file for _, file in parts if file]
+        texts.append("\n".join(f"{name}: {text}" for name in _MAIL_LINES if (text := _header_text(message[name]))))
+        texts += [_part_text(part) for part in shown if part.get_content_type() == "text/plain"]
+        for page in (_part_text(part) for part in shown if part.get_content_type() == "text/html"):
+            with contextlib.suppress(IgnoredError):
+                texts.append("\n".join(section.text for section in html_document(page).sections))
+        subject = _header_text(message["Subject"]) or "(no subject)"
+        with contextlib.suppress(*_DAMAGE):
+            date = email.utils.parsedate_to_datetime(str(message["Date"])).timestamp()
+    except _DAMAGE as error:
+        raise UnreadableError(f"is a damaged mail ({type(error).__name__})") from error
+    document = collect("mail", [Section("\n\n".join(filter(None, texts)), subject, line=1)])
+    is_sealed = message.get_content_type() in (
+        "application/pkcs7-mime",
+        "application/x-pkcs7-mime",
+        "multipart/encrypted",
+    )
+    missing = "is read but for its text, which is encrypted" if is_sealed else ""
+    if len(files) > MAX_ATTACHED:
+        missing = f"is read but for {plural(len(files) - MAX_ATTACHED, 'attached file')}"
+    return replace(document, missing=missing, date=date, parts=tuple(_named_apart(files[:MAX_ATTACHED])))
+
+
+def mailbox_document(content: bytes) -> Document:
+    """A mailbox, whose mails are its parts; it has no text itself."""
+    cuts = [(line.start(), line.end()) for line in _MAILBOX_LINE.finditer(content)]
+    bounds = zip(cuts, [*(start for start, _ in cuts[1:]), len(content)], strict=True)
+    mails = (re.sub(rb"(?m)^>(?=>*From )", b"", content[start:end]) for (_, start), end in bounds)
+    return Document("mailbox", (), parts=tuple((f"{number}.eml", mail) for number, mail in enumerate(mails, 1)))
+
+
 # --- formats
 
 
@@ -977,7 +1125,7 @@ BINARY_SUFFIXES = frozenset(
 """Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
 _DOCUMENT_SUFFIXES = frozenset(
     f".{suffix}"
-    for suffix in "doc docm docx dot dotm dotx ods ots pdf pot pps ppt xls xlsb xlsm xlsx xlt xltm xltx".split()  # noqa: SIM905 - as above
+    for suffix in "doc docm docx dot dotm dotx eml mbox mht mhtml ods ots pdf pot pps ppt xls xlsb xlsm xlsx xlt xltm xltx".split()  # noqa: SIM905 - as above
 )
 _GENERATED: Mapping[str, str] = {
     "lock file": r"(?:package-lock|npm-shrinkwrap|packages\.lock)\.json|(?:pnpm-lock|conda-lock)\.ya?ml|go\.sum"
@@ -1003,6 +1151,10 @@ def read_document(name: str, content: bytes) -> Document:
     What a file is is told from its content first, then from its suffix; text of any other kind is plain text.
     """
     suffix = Path(name).suffix.lower()
+    if _MAILBOX_LINE.match(content) and suffix != ".eml":
+        return mailbox_document(content)
+    if is_mail(content) or (suffix in (".eml", ".mht", ".mhtml") and _MAIL_HEAD.match(content)):
+        return mail_document(content)
     if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
         return pdf_document(content)
     if reader := _office_reader(content):
@@ -1158,6 +1310,9 @@ def cut_document(document: Document, *, name: str) -> Iterator[Chunk]:
 
 EXTRACT_SECONDS = 60
 EXTRACT_MEMORY = 2 << 30  # bytes
+MAX_PARTS = 20_000
+MAX_PART_DEPTH = 5
+"""Documents in one file, such as the mails of a mailbox and what is attached to them, and levels of them."""
 EXTRACT_VARIABLES = (
     *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME"),
     *("PYTHONPATH", "SHIV_ROOT", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "USERPROFILE"),
@@ -1167,13 +1322,31 @@ EXTRACT_VARIABLES = (
 
 @dataclass(frozen=True)
 class Extraction:
-    """What a file gave: its chunks, the hash of its bytes and what is `missing`; or why it `failed`, or is `ignored`."""
+    """What a file gave: its chunks, the hash of its bytes and what is `missing`; or why it `failed`, or is `ignored`.
+
+    A mail has a `date`, in seconds since 1970. What a file holds are `parts`, of which `name` says where they lie in it;
+    as they are read, one after the other, `more` says that another one follows.
+    """
 
     chunks: tuple[Chunk, ...] = ()
     hash: str = ""
     failed: str = ""
     ignored: str = ""
     missing: str = ""
+    date: float | None = None
+    name: str = ""
+    parts: tuple[Extraction, ...] = ()
+    more: bool = False
+
+    @property
+    def documents(self) -> tuple[Extraction, ...]:
+        """What the file itself gave, and what its parts did."""
+        return (self, *self.parts)
+
+    @property
+    def count(self) -> int:
+        """The number of chunks in all of them."""
+        return sum(len(document.chunks) for document in self.documents)
 
 
 def open_without_links(path: str | Path, flags: int = os.O_RDONLY) -> int:
@@ -1218,30 +1391,53 @@ def read_regular(path: str | Path, most: int) -> bytes:
     return content
 
 
-def extract_file(path: str) -> Extraction:
-    """Read and cut a file; what is wrong with it is in the result."""
-    name = os.path.basename(path)  # noqa: PTH119 - a path that pathlib need not understand
+def _extract(name: str, read: Callable[[], bytes]) -> tuple[Extraction, tuple[tuple[str, bytes], ...]]:
+    """Read and cut a document; return what is wrong with it in the result, and the parts that are still to be read."""
     try:
         if Path(name).suffix.lower() in BINARY_SUFFIXES:
-            return Extraction(ignored="binary")
-        content = read_regular(path, MAX_FILE_BYTES)
+            return Extraction(ignored="binary"), ()
+        content = read()
         document = read_document(name, content)
         missing, limit = document.missing, chunk_limit(document)
         chunks = tuple(itertools.islice(cut_document(document, name=name), limit + 1))
         if len(chunks) > limit:
             chunks = chunks[:limit]
             missing = f"gives more than {limit:,} chunks: what follows {chunks[-1].place or 'them'} is left out"
-        return Extraction(chunks, hashlib.sha256(content).hexdigest(), missing=missing)
+        digest = hashlib.sha256(content).hexdigest()
+        return Extraction(chunks, digest, missing=missing, date=document.date), document.parts
     except IgnoredError as error:
-        return Extraction(ignored=error.cause)
+        return Extraction(ignored=error.cause), ()
     except UnreadableError as error:
-        return Extraction(failed=error.cause)
+        return Extraction(failed=error.cause), ()
     except MemoryError:
-        return Extraction(failed=f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read")
+        return Extraction(failed=f"takes more than {EXTRACT_MEMORY >> 30} GB of memory to read"), ()
+
+
+def extract_file(path: str) -> Iterator[Extraction]:
+    """What a file gives, then what its parts do, and theirs: all mails of a mailbox come before what is attached to them."""
+    waiting = deque[Any]([("", functools.partial(read_regular, path, MAX_FILE_BYTES), None)])
+    parts_left, chunks_left = MAX_PARTS, MAX_CHUNKS
+    while waiting:
+        place, read, date = waiting.popleft()
+        extraction, parts = _extract(os.path.basename(place or path), read)  # noqa: PTH119 - which pathlib may not understand
+        date = extraction.date if extraction.date is not None else date
+        chunks_left -= len(extraction.chunks)
+        room = parts_left if chunks_left >= 0 and place.count("/") < MAX_PART_DEPTH - 1 else 0
+        parts_left -= len(parts[:room])
+        waiting += (
+            (f"{place}/{name}".lstrip("/"), functools.partial(bytes, part), date) for name, part in parts[:room]
+        )
+        missing = extraction.missing
+        if chunks_left < 0:
+            waiting.clear()
+            missing = f"is the last that is read of a file that gives more than {MAX_CHUNKS:,} chunks"
+        elif len(parts) > room:
+            missing = f"is read but for {plural(len(parts) - room, 'part')} of it"
+        yield replace(extraction, name=place, date=date, missing=missing, more=bool(waiting))
 
 
 def extract_files(reader: Iterable[bytes], writer: BinaryIO) -> None:
-    """Answer each line, a path as JSON, by one line, an Extraction as JSON, until the input ends."""
+    """Answer each line, a path as JSON, by lines, an Extraction as JSON each, until the input ends."""
     with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limits
         import resource
 
@@ -1249,9 +1445,9 @@ def extract_files(reader: Iterable[bytes], writer: BinaryIO) -> None:
     alarm = getattr(signal, "alarm", lambda _seconds: None)
     for line in reader:
         alarm(EXTRACT_SECONDS * 2)  # for a parent that is no longer there to end what hangs
-        answer = json.dumps(asdict(extract_file(json.loads(line))))
-        writer.write(answer.encode() + b"\n")
-        writer.flush()
+        for extraction in extract_file(json.loads(line)):
+            writer.write(json.dumps(asdict(extraction)).encode() + b"\n")
+            writer.flush()
         alarm(0)
 
 
@@ -1275,7 +1471,7 @@ class Extractor(contextlib.AbstractContextManager["Extractor"]):
                 child.kill()
 
     def extract(self, path: str | os.PathLike[str]) -> Extraction:
-        """What a file gives; a failure of the child is one of the file."""
+        """What a file gives; a failure of the child is one of the file, or of those parts that were not read yet."""
         import subprocess
 
         self.child = self.child or subprocess.Popen(  # noqa: S603 - our own command, and paths go through its input
@@ -1287,17 +1483,22 @@ class Extractor(contextlib.AbstractContextManager["Extractor"]):
         )
         child = self.child
 
-        def exchange() -> Any:
+        read: list[Extraction] = []
+
+        def exchange() -> bool:
             with contextlib.suppress(OSError):  # a child that is gone leaves nothing to read
                 child.stdin.write(json.dumps(os.fspath(path)).encode() + b"\n")
                 child.stdin.flush()
-            return child.stdout.readline()
+            while (answer := child.stdout.readline()).endswith(b"\n"):
+                fields = json.loads(answer)
+                read.append(Extraction(tuple(Chunk(**chunk) for chunk in fields.pop("chunks", ())), **fields))
+                if not read[-1].more:
+                    return True
+            return False
 
         try:
-            answer = lancelot.bounded(exchange, seconds=self.seconds, name="the reading of a file")
-            if answer.endswith(b"\n"):
-                fields = json.loads(answer)
-                return Extraction(tuple(Chunk(**chunk) for chunk in fields.pop("chunks", ())), **fields)
+            if lancelot.bounded(exchange, seconds=self.seconds, name="the reading of a file"):
+                return replace(read[0], parts=tuple(read[1:]))
             code = child.wait(timeout=10)
             reason = f"ended the process that read it ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
             if code == -signal.SIGABRT:  # how Rust ends where it gets no memory
@@ -1307,7 +1508,9 @@ class Extractor(contextlib.AbstractContextManager["Extractor"]):
         except (TimeoutError, subprocess.TimeoutExpired):
             reason = f"takes longer than {self.seconds:g} s to read"
         self.__exit__()
-        return Extraction(failed=reason)
+        if not read:
+            return Extraction(failed=reason)
+        return replace(read[0], parts=tuple(read[1:]), missing=f"is read in part: the rest {reason}")
 
 
 def command_extract() -> int:

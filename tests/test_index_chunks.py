@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,7 @@ def test_more_chunks_than_allowed_are_left_out_and_said_so(tmp_path: Path, monke
     monkeypatch.setattr(lancelot_reading, "MAX_CHUNKS", 3)
     (tmp_path / "a.txt").write_text("\n".join(f"word {number}" for number in range(1000)))
     (tmp_path / "b.txt").write_text("one")
-    long, short = (lancelot_reading.extract_file(str(tmp_path / name)) for name in ("a.txt", "b.txt"))
+    long, short = (next(lancelot_reading.extract_file(str(tmp_path / name))) for name in ("a.txt", "b.txt"))
     assert [chunk.index for chunk in long.chunks] == [0, 1, 2]
     assert long.missing == f"gives more than 3 chunks: what follows {long.chunks[-1].place} is left out"
     assert (len(short.chunks), short.missing) == (1, "")
@@ -195,7 +196,7 @@ def test_the_same_text_is_one_chunk_of_a_file() -> None:
 
 def test_a_file_gives_its_chunks_and_the_hash_of_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_bytes(b"# Head\r\nwords")
-    found = lancelot_reading.extract_file(str(tmp_path / "a.md"))
+    found = next(lancelot_reading.extract_file(str(tmp_path / "a.md")))
     assert found.hash == hashlib.sha256(b"# Head\r\nwords").hexdigest()
     assert found.chunks == (Chunk("# Head\nwords", "Head", "lines 1-2", 0, "markdown"),)
 
@@ -207,7 +208,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "empty.txt").touch()
     os.mkfifo(tmp_path / "pipe.txt")
     found = {
-        name: lancelot_reading.extract_file(str(tmp_path / name))
+        name: next(lancelot_reading.extract_file(str(tmp_path / name)))
         for name in ("big.txt", "empty.txt", "pipe.txt", "not there", "not there.png", ".")
     }
     assert found["big.txt"].failed == "is larger than 1 MB"
@@ -224,7 +225,9 @@ def test_a_file_that_takes_too_much_memory_says_so(tmp_path: Path, monkeypatch: 
 
     (tmp_path / "a.txt").write_text("x")
     monkeypatch.setattr(lancelot_reading, "read_document", exhaust)
-    assert lancelot_reading.extract_file(str(tmp_path / "a.txt")).failed == "takes more than 2 GB of memory to read"
+    assert (
+        next(lancelot_reading.extract_file(str(tmp_path / "a.txt"))).failed == "takes more than 2 GB of memory to read"
+    )
 
 
 # The child process
@@ -281,6 +284,21 @@ def test_a_file_that_ends_its_reader_fails_and_the_next_is_read(
         assert extractor.extract(tmp_path / "bad.txt").failed == reason
         extractor.seconds = 60
         assert extractor.extract(tmp_path / "good.txt").chunks[0].text == "good"
+
+
+def test_a_part_that_ends_the_reader_costs_what_comes_after_it_and_not_the_mail(
+    misbehaving: list[str], tmp_path: Path
+) -> None:
+    mail = EmailMessage()
+    mail["From"] = mail["Subject"] = "words"
+    for text in ("good", "act:os._exit(7)", "late"):
+        mail.add_attachment(text, filename=f"{text[:4]}.txt")
+    (tmp_path / "a.eml").write_bytes(mail.as_bytes())
+    with lancelot_reading.Extractor(misbehaving) as extractor:
+        found = extractor.extract(tmp_path / "a.eml")
+    assert [document.name for document in found.documents] == ["", "good.txt"]
+    assert found.missing == "is read in part: the rest ended the process that read it (exit code 7)"
+    assert found.chunks[0].title == "words"
 
 
 def test_a_reader_is_given_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

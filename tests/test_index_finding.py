@@ -396,7 +396,7 @@ def test_a_folder_that_became_a_link_since_it_was_found_gives_nothing_from_outsi
     (outside / "secret.txt").write_text("from outside", encoding="utf-8")
     (outside / "more.txt").write_text("from outside", encoding="utf-8")
     seen = lancelot_index.FileFinder(root).find().files[0].path
-    assert lancelot_reading.extract_file(str(seen)).chunks
+    assert next(lancelot_reading.extract_file(str(seen))).chunks
     assert lancelot_index.hash_file(seen)
     scan = lancelot_index._scan  # noqa: SLF001
 
@@ -409,7 +409,7 @@ def test_a_folder_that_became_a_link_since_it_was_found_gives_nothing_from_outsi
     listing = lancelot_index.FileFinder(root).find()
     assert [file.path.name for file in listing.files] == ["b.md"]
     assert list(listing.failed) == [str(root / "a")]
-    assert lancelot_reading.extract_file(str(seen)).failed.startswith("cannot be opened")
+    assert next(lancelot_reading.extract_file(str(seen))).failed.startswith("cannot be opened")
     assert lancelot_index.hash_file(seen) == ""
 
 
@@ -418,8 +418,8 @@ def test_a_file_that_became_a_link_or_a_pipe_is_not_read(make_files: Callable[..
     (tmp_path / "outside.txt").write_text("secret", encoding="utf-8")
     (root / "link.txt").symlink_to(tmp_path / "outside.txt")
     os.mkfifo(root / "pipe.txt")
-    assert lancelot_reading.extract_file(str(root / "link.txt")).failed.startswith("cannot be opened")
-    assert lancelot_reading.extract_file(str(root / "pipe.txt")).failed == "is not a regular file"
+    assert next(lancelot_reading.extract_file(str(root / "link.txt"))).failed.startswith("cannot be opened")
+    assert next(lancelot_reading.extract_file(str(root / "pipe.txt"))).failed == "is not a regular file"
     assert lancelot_index.hash_file(root / "link.txt") == ""
     assert lancelot_index.hash_file(root / "pipe.txt") == ""
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,71 @@ def test_what_is_gone_renamed_or_emptied_leaves_the_table(files: Path, index: In
     (files / "notes" / "plan.txt").write_text("", encoding="utf-8")
     assert counts(index(files)) == (1, 0, 1, 2)
     assert {row["file_name"] for row in rows(tmp_path)} == {"manual.md", "brew.py"}
+
+
+def make_mail(*attached: str) -> bytes:
+    """A mail of a certain date with texts attached to it."""
+    mail = EmailMessage()
+    mail["From"], mail["Subject"], mail["Date"] = "ann@example.org", "Tea", "Mon, 04 Mar 2024 10:20:00 +0100"
+    mail["Message-ID"] = "<1@example.org>"
+    mail.set_content("Which one?\n")
+    for text in attached:
+        mail.add_attachment(text, filename=f"{text}.txt")
+    return mail.as_bytes()
+
+
+def test_what_is_attached_to_a_mail_comes_and_goes_with_it(files: Path, index: Index, tmp_path: Path) -> None:
+    def sources() -> list[str]:
+        return sorted(
+            {row["chunkSource"].removeprefix(str(files)) for row in rows(tmp_path) if "tea" in row["chunkSource"]}
+        )
+
+    mail, box = files / "tea.eml", files / "tea box"
+    mail.write_bytes(make_mail("black", "green"))
+    box.write_bytes(b"From a Mon Mar  4 10:20:00 2024\n%s\n" % make_mail("white") * 2)
+    assert counts(index(files)) == (5, 0, 0, 0)
+    boxed = [f"/tea box/{number}.eml{end}" for number in (1, 2) for end in ("", "/white.txt")]
+    assert sources() == [*boxed, "/tea.eml", "/tea.eml/black.txt", "/tea.eml/green.txt"]
+    version = open_table(tmp_path).version
+    assert counts(index(files)) == (0, 0, 5, 0)
+    assert open_table(tmp_path).version == version
+    mail.write_bytes(make_mail("green"))
+    box.write_bytes(b"From a Mon Mar  4 10:20:00 2024\n%s\n" % make_mail("white"))
+    summary = index(files)
+    assert counts(summary) == (0, 2, 3, 0)
+    assert sources() == [*boxed[:2], "/tea.eml", "/tea.eml/green.txt"]
+    assert summary.chunks == open_table(tmp_path).count_rows()
+    mail.unlink()
+    box.rename(files / "tea chest")
+    assert counts(index(files)) == (1, 0, 3, 2)
+    assert sources() == ["/tea chest/1.eml", "/tea chest/1.eml/white.txt"]
+
+
+def test_a_mail_and_what_is_attached_have_its_date_whenever_its_file_is_touched(
+    files: Path, index: Index, tmp_path: Path
+) -> None:
+    (files / "tea.eml").write_bytes(make_mail("green"))
+    for moment in (1, 2):
+        os.utime(files / "tea.eml", (moment, moment))
+        index(files)
+        dates = {
+            row["file_name"]: row["modified_at"].isoformat() for row in rows(tmp_path) if "tea" in row["chunkSource"]
+        }
+        assert dates == dict.fromkeys(("tea.eml", "green.txt"), "2024-03-04T09:20:00+00:00")
+
+
+def test_a_folder_in_the_place_of_a_mail_is_no_part_of_it(files: Path, index: Index, tmp_path: Path) -> None:
+    (files / "tea.eml").write_bytes(make_mail("black", "green"))
+    index(files)
+    (files / "tea.eml").unlink()
+    (files / "tea.eml").mkdir()
+    (files / "tea.eml" / "green.txt").write_text("a text of its own")
+    assert counts(index(files)) == (0, 1, 3, 1)
+    assert [row["text"] for row in rows(tmp_path) if "tea" in row["chunkSource"]] == ["a text of its own"]
+    shutil.rmtree(files / "tea.eml")
+    (files / "tea.eml").write_bytes(make_mail("green"))
+    index(files)
+    assert len([row for row in rows(tmp_path) if "tea" in row["chunkSource"]]) == 2
 
 
 def test_two_folders_share_a_table_and_do_not_touch_each_other(files: Path, index: Index, tmp_path: Path) -> None:
