@@ -24,7 +24,6 @@ import html.parser
 import io
 import itertools
 import json
-import logging
 import math
 import os
 import re
@@ -33,7 +32,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections import ChainMap, Counter, deque
+from collections import Counter, deque
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -708,77 +707,239 @@ def notebook_document(text: str) -> Document:
 # --- PDF
 
 
-MAX_PAGES = 5000
 _DAMAGE = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError),
     *(ValueError, struct.error, zlib.error, zipfile.BadZipFile),
 )
 """What libraries raise for damaged files besides their own errors: most of what Python has."""
-_SECRET_FIELD = 1 << 13
+MAX_PAGES = 20_000
+_MARGIN = 0.12  # of a page's height, above and below: where running heads and page numbers stand
+_LARGE = 1.17  # times the size of most of the text: the type of headings
+_MANY = 3  # pages with the same line in a margin
+_ROWS = 6  # lines that make columns
+_GUTTER = 6  # points between columns: more than between words
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a page; `height` is the share of the page that is below it, `size` that of its type in points, or 0."""
+
+    text: str
+    page: int
+    height: float = 0.5
+    size: float = 0
+
+
+def _by_columns(textpage: Any, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans of lines in the order of reading: a file may write both columns of a page line by line, as one line each.
+
+    A table is left as it is: it has more gaps than one in a row, or cells that do not fill a column.
+    """
+    from pypdfium2 import raw
+
+    boxes = [textpage.get_rect(at) for at in range(min(textpage.count_rects(), 2000))]
+    gaps = [(a[2], b[0]) for a, b in itertools.pairwise(boxes) if a[1] < b[3] and b[1] < a[3] and b[0] - a[2] > _GUTTER]
+    edge, _ = Counter(round(right) for _, right in gaps).most_common(1)[0] if gaps else (0, 0)
+    ends = sorted(left for left, right in gaps if abs(right - edge) < _GUTTER / 2)
+    margin = min((box[0] for box in boxes), default=0)
+    if len(ends) < _ROWS or len(gaps) > 1.5 * len(ends) or ends[len(ends) // 2] < (margin + edge) / 2:
+        return spans
+
+    def box(at: int) -> tuple[float, ...]:
+        return tuple(textpage.get_charbox(raw.FPDFText_GetCharIndexFromTextIndex(textpage, at)))
+
+    left, right, ordered = list[tuple[int, int]](), list[tuple[int, int]](), list[tuple[int, int]]()
+    for start, end in spans:
+        cut = next((at for at in range(start, end) if not text[at].isspace() and box(at)[0] > edge - _GUTTER / 2), end)
+        last = start + len(text[start:cut].rstrip()) - 1
+        if start < cut < end and box(cut)[0] - box(last)[2] < _GUTTER:  # over both columns
+            ordered += [*left, *right, (start, end)]
+            left, right = [], []
+            continue
+        left += [(start, last + 1)] if cut > start else []
+        right += [(cut, end)] if cut < end else []
+    return [*ordered, *left, *right]
 
 
 def _form_lines(page: Any) -> Iterator[str]:
     """What the fields of a page's forms hold, but for passwords, after what readers are shown as their names."""
-    for annotation in page.get("/Annots") or ():
-        levels = [annotation.get_object()]
-        while "/Parent" in levels[-1] and len(levels) < lancelot.MAX_DEPTH:
-            levels.append(levels[-1]["/Parent"].get_object())
-        widget = ChainMap(*levels)
-        kind, value = widget.get("/FT"), widget.get("/V")
-        is_secret = kind == "/Tx" and int(widget.get("/Ff") or 0) & _SECRET_FIELD
-        if value in (None, "", "/Off") or widget.get("/Subtype") != "/Widget" or kind == "/Sig" or is_secret:
-            continue
-        name = widget.get("/TU") or ".".join(str(level["/T"]) for level in reversed(levels) if "/T" in level)
-        value = value.get_data().decode("utf-8", "replace") if hasattr(value, "get_data") else value
-        values = map(str, value if isinstance(value, list) else [value])
-        yield f"{name}: {', '.join(text.removeprefix('/') if kind == '/Btn' else text for text in values)}"
+    import ctypes
+
+    from pypdfium2 import raw
+
+    for at in range(raw.FPDFPage_GetAnnotCount(page)):
+        annotation = raw.FPDFPage_GetAnnot(page, at)
+        field = (page.formenv, annotation)
+
+        def text(read: Callable[..., int], *place: int, field: tuple[Any, Any] = field) -> str:
+            buffer = (ctypes.c_ushort * (read(*field, *place, None, 0) // 2 + 1))()
+            read(*field, *place, buffer, ctypes.sizeof(buffer))
+            return one_line(bytes(buffer).decode("utf-16-le", "replace").partition("\0")[0])
+
+        kind = raw.FPDFAnnot_GetFormFieldType(*field)
+        is_secret = raw.FPDFAnnot_GetFormFieldFlags(*field) & raw.FPDF_FORMFLAG_TEXT_PASSWORD
+        options = range(raw.FPDFAnnot_GetOptionCount(*field))
+        chosen = [
+            text(raw.FPDFAnnot_GetOptionLabel, at) for at in options if raw.FPDFAnnot_IsOptionSelected(*field, at)
+        ]
+        value = ", ".join(chosen) or text(raw.FPDFAnnot_GetFormFieldValue)
+        if value not in ("", "Off") and not (kind == raw.FPDF_FORMFIELD_TEXTFIELD and is_secret):
+            name = text(raw.FPDFAnnot_GetFormFieldAlternateName) or text(raw.FPDFAnnot_GetFormFieldName)
+            yield f"{name}: {value}"
+        raw.FPDFPage_CloseAnnot(annotation)
 
 
-def _pdf_sections(reader: Any, damage: tuple[type[Exception], ...], lost: list[int]) -> Iterator[Section]:
-    """The text of each page and its forms; the numbers of those that cannot be read go to `lost`."""
-    complaints = io.StringIO()
-    logging.getLogger("pypdf").addHandler(handler := logging.StreamHandler(complaints))
-    for number, page in enumerate(reader.pages, 1):
-        text, before = None, complaints.tell()
-        with contextlib.suppress(*damage):
-            text = str(page.extract_text())
-        # pypdf logs some damage instead of raising it.
-        if text is None or (not text.strip() and complaints.tell() > before):
-            lost.append(number)
-            continue
-        lines = {text: None}
-        with contextlib.suppress(*damage):
-            for line in _form_lines(page):
-                lines[line] = None
-        yield Section("\n".join(lines), place=f"page {number}")
-    logging.getLogger("pypdf").removeHandler(handler)
+def _page_lines(page: Any, number: int) -> Iterator[_Line]:
+    """The lines of a page, then what its forms hold. A hyphen at the end of a line is left for `with_whole_words`."""
+    from pypdfium2 import raw
+
+    textpage, matrix = page.get_textpage(), raw.FS_MATRIX()
+    text = textpage.get_text_range()
+    _, foot, _, head = page.get_bbox()
+    spans = [line.span() for line in re.finditer(r"\S[^\r\n\ufffe]*\ufffe?", text)]
+    for start, end in _by_columns(textpage, text, spans):
+        middle = next(at for at in range((start + end - 1) // 2, start - 1, -1) if not text[at].isspace())
+        at = raw.FPDFText_GetCharIndexFromTextIndex(textpage, middle)
+        raw.FPDFText_GetMatrix(textpage, at, matrix)
+        height, size = matrix.f - foot, raw.FPDFText_GetFontSize(textpage, at) * math.hypot(matrix.c, matrix.d)
+        known = math.isfinite(height) and math.isfinite(size) and head > foot
+        place = (height / (head - foot), round(2 * size) / 2) if known else (0.5, 0)
+        # The library marks the hyphens of divided words, and takes their line ends away.
+        yield _Line(text[start:end].replace("\ufffe", "-"), number, *place)
+    if page.formenv:
+        yield from (_Line(text, number) for text in dict.fromkeys(_form_lines(page)))
+
+
+_LEFT_BY_PROGRAMS = re.compile(r"^(untitled|microsoft word|\(|slide \d)|\.(dvi|docx?|pdf|pptx?|tex)$", re.IGNORECASE)
+"""Titles of PDFs that nobody gave them."""
+_PAGE_NUMBER = re.compile(r"(?<!\d)[1-9]\d{0,4}(?!\d)|^[ivxlc]{1,8}$")
+
+
+def _repeated(line: _Line) -> list[tuple[Any, ...]]:
+    """What a line in a page's margin may share with others: its place and words; those beside a number that counts the pages."""
+    if _MARGIN < line.height < 1 - _MARGIN or len(line.text) > MAX_TITLE:
+        return []
+    place = round(line.height * 250)
+    numbers = [
+        (number, int(number[0]) - line.page if number[0].isdigit() else 0)
+        for number in _PAGE_NUMBER.finditer(line.text)
+    ]
+    counted = [(place, line.text[: number.start()], offset, line.text[number.end() :]) for number, offset in numbers]
+    return [(place, line.text), *counted]
+
+
+def _without_running_lines(lines: Sequence[_Line], large: float) -> list[_Line]:
+    """The lines but for page numbers and for running heads after the first, which is left to be found."""
+    counts = Counter(itertools.chain.from_iterable(map(_repeated, lines)))
+    kept: list[_Line] = []
+    seen = set[tuple[Any, ...]]()
+    for line in lines:
+        words, *counted = [key for key in _repeated(line) if line.size < large] or [()]
+        if words not in seen and not any(counts[key] >= _MANY for key in counted):
+            kept.append(line)
+        if counts[words] >= _MANY:
+            seen.add(words)
+    return kept
+
+
+def _outlined(pdf: Any, lines: Sequence[_Line]) -> dict[int, list[tuple[int, str]]]:
+    """The headings of the outline, their level and title, by the number of the line at which they begin."""
+    letters = [re.sub(r"[\W_]+", "", line.text).casefold() for line in [*lines, _Line("", 0)]]
+    headings: dict[int, list[tuple[int, str]]] = {}
+    begin = 0
+    for bookmark in itertools.islice(pdf.get_toc(), MAX_PAGES):
+        target, title = bookmark.get_dest(), one_line(bookmark.get_title())
+        page = ((target and target.get_index()) or 0) + 1
+        start = bisect.bisect_left(lines, page, key=lambda line: line.page)
+        end = bisect.bisect_right(lines, page, lo=start, hi=min(start + 500, len(lines)), key=lambda line: line.page)
+        begin = begin if start <= begin < end else start
+        words = re.sub(r"[\W_]+", "", title).casefold()
+        for at in range(begin, end) if words else ():
+            here = letters[at]
+            # It may stand after a number, and go on in the next line.
+            if len(here) < len(words) + 12 and -1 < (here + letters[at + 1]).find(words) < min(len(here), 12):
+                begin = at
+                break
+        headings.setdefault(begin, []).append((bookmark.level, title))
+    return headings
+
+
+def _large_type(lines: Sequence[_Line], large: float) -> dict[int, list[tuple[int, str]]]:
+    """The headings by their type, as `_outlined` has them; the lines that go on with one have none."""
+    headings: dict[int, list[tuple[int, str]]] = {}
+    runs = itertools.groupby(enumerate(lines), key=lambda item: (item[1].page, item[1].size))
+    for (_, size), run in runs:
+        numbers, parts = zip(*run, strict=True)
+        title = one_line(" ".join(line.text for line in parts))
+        if size >= large and len(title) < MAX_TITLE // 2 and len(re.findall(r"[^\W\d_]", title)) > 1:
+            headings |= {number: [] for number in numbers} | {numbers[0]: [(-round(2 * size), title)]}
+    return headings
+
+
+def _pdf_sections(pdf: Any, lines: list[_Line]) -> Iterator[Section]:
+    """The sections of a PDF's pages under the headings of its outline, or else those in large type."""
+    sizes: Counter[float] = Counter()
+    for line in lines:
+        sizes[line.size] += len(line.text)
+    large = _LARGE * max(sizes, key=sizes.__getitem__, default=0) or math.inf
+    lines = _without_running_lines(lines, large)
+    headings = _outlined(pdf, lines) or _large_type(lines, large)
+    whole = with_whole_words(Document("pdf", (Section("\n".join(line.text for line in lines)),))).sections[0].text
+    path, texts = HeadingPath(), whole.split("\n")
+    starts = [
+        at
+        for at, line in enumerate(lines)
+        if not at or line.page > lines[at - 1].page or (at in headings and at - 1 not in headings)
+    ]
+    for start, end in itertools.pairwise([*starts, len(lines)]):
+        for level, title in itertools.chain.from_iterable(headings.get(at, ()) for at in range(start, end)):
+            path.enter(level, title)
+        yield Section("\n".join(texts[start:end]), path.title, place=f"page {lines[start].page}")
 
 
 def pdf_document(content: bytes) -> Document:
-    """A PDF page by page; pages that cannot be read are named as missing where others can."""
-    from pypdf import PdfReader
-    from pypdf.errors import PyPdfError
+    """A PDF page by page under its headings; pages that cannot be read or are pictures are named as missing."""
+    from pypdfium2 import PdfDocument, PdfiumError, raw
 
-    damage = (PyPdfError, *_DAMAGE)
-    title, lost = "", list[int]()
+    lines: list[_Line] = []
+    lost: list[int] = []
+    pictures: list[int] = []
+    title = ""
     try:
-        reader = PdfReader(io.BytesIO(content))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise UnreadableError("is protected by a password")
-        if len(reader.pages) > MAX_PAGES:
-            raise UnreadableError(f"has more than {MAX_PAGES:,} pages")
-        with contextlib.suppress(*damage):
-            title = one_line(str(reader.metadata.title or "")) if reader.metadata else ""
-        if re.match(r"untitled|microsoft word|\(|slide \d", title, re.IGNORECASE):  # a program left it there
-            title = ""
-        document = with_whole_words(collect("pdf", _pdf_sections(reader, damage, lost), title=title))
+        with PdfDocument(content) as pdf:
+            if len(pdf) > MAX_PAGES:
+                raise UnreadableError(f"has more than {MAX_PAGES:,} pages")
+            with contextlib.suppress(*_DAMAGE):
+                title = one_line(pdf.get_metadata_value("Title"))
+            with contextlib.suppress(*_DAMAGE):
+                pdf.init_forms()
+            for number in range(1, len(pdf) + 1):
+                found = None
+                with contextlib.suppress(*_DAMAGE):
+                    page = pdf[number - 1]
+                    found = list(_page_lines(page, number))
+                    if not found and any(page.get_objects([raw.FPDF_PAGEOBJ_IMAGE])):
+                        pictures.append(number)
+                    page.close()
+                lost += [number] if found is None else []
+                lines += found or ()
+            if _LEFT_BY_PROGRAMS.search(title):
+                title = ""
+            document = collect("pdf", _pdf_sections(pdf, lines), title=title)
     except IgnoredError as error:
         reason = f"is a PDF with {plural(len(lost), 'unreadable page')}" if lost else "has no text: it may be scanned"
         raise UnreadableError(reason) from error
-    except damage as error:
-        raise UnreadableError(f"is a damaged PDF ({type(error).__name__})") from error
-    pages = f"is read but for {plural(len(lost), 'unreadable page')}: {listed(map(str, lost), limit=10)}"
-    return replace(document, missing=pages) if lost else document
+    except PdfiumError as error:
+        reasons = {
+            raw.FPDF_ERR_PASSWORD: "is protected by a password",
+            raw.FPDF_ERR_SECURITY: "is encrypted for some programs",
+        }
+        raise UnreadableError(reasons.get(error.err_code, "is a damaged PDF")) from error
+    gaps = [(lost, "that cannot be read"), (pictures, "without text, which may be scanned")]
+    named = "; ".join(
+        f"{plural(len(pages), 'page')} {what}: {listed(map(str, pages), limit=10)}" for pages, what in gaps if pages
+    )
+    return replace(document, missing=f"is read but for {named}" if named else "")
 
 
 # --- office documents

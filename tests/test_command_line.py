@@ -553,7 +553,7 @@ def test_help_and_version_load_nothing_heavy() -> None:
         "anyio",
         "platformdirs",
         "numpy",
-        "pypdf",
+        "pypdfium2",
         "semantic_text_splitter",
         "chardet",
         "mammoth",

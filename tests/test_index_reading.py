@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import logging
 import sys
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -44,9 +43,10 @@ def pdf_of(objects: list[str], trailer: str) -> bytes:
     return out + f"xref\n0 {size}\n0000000000 65535 f \n{table}{end}".encode()
 
 
-def make_pdf(*pages: str, title: str = "") -> bytes:
-    """A PDF of these pages, each one line; blank ones hold no text."""
-    objects = ["<< /Type /Catalog /Pages 2 0 R >>"]
+def make_pdf(*pages: str, title: str = "", outline: tuple[str, ...] = ()) -> bytes:
+    """A PDF of these pages, each one line; blank ones hold no text. The outline names them, each below the one before."""
+    last = 4 + 2 * len(pages)
+    objects = [f"<< /Type /Catalog /Pages 2 0 R {f'/Outlines {last + 1} 0 R' if outline else ''} >>"]
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects.append(f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>")
     objects.append("<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>")
@@ -56,7 +56,18 @@ def make_pdf(*pages: str, title: str = "") -> bytes:
         objects.append(f"<< /Type /Page /Parent 2 0 R {resources} >>")
         objects.append(f"<< /Length {len(content)} >>\nstream\n{content}\nendstream")
     objects.append(f"<< /Title ({title}) >>")
-    return pdf_of(objects, f"/Root 1 0 R /Info {len(objects)} 0 R")
+    objects += [f"<< /First {last + 2} 0 R >>"] if outline else []
+    for number, name in enumerate(outline):
+        objects.append(f"<< /Title ({name}) /Dest [{4 + 2 * number} 0 R /Fit] /First {last + 3 + number} 0 R >>")
+    return pdf_of(objects, f"/Root 1 0 R /Info {last} 0 R")
+
+
+def shown(*lines: tuple[float, float, float, str]) -> str:
+    """A page of `make_pdf` with these lines of text: the size of their type, their place from left and foot, their words."""
+    return ") Tj " + "".join(f"/F1 {size} Tf 1 0 0 1 {x} {y} Tm ({text}) Tj " for size, x, y, text in lines) + "("
+
+
+SCAN = ") Tj ET BI /W 1 /H 1 /CS /G /BPC 8 ID x EI BT ("
 
 
 # Markdown and reStructuredText
@@ -427,19 +438,10 @@ def test_a_pdf_is_read_page_by_page_whatever_its_name() -> None:
         ]
 
 
-def encrypted(content: bytes, password: str) -> bytes:
-    from pypdf import PdfReader, PdfWriter
-
-    writer = PdfWriter(clone_from=PdfReader(io.BytesIO(content)))
-    writer.encrypt(password, algorithm="AES-256")
-    out = io.BytesIO()
-    writer.write(out)
-    return out.getvalue()
-
-
 def test_a_pdf_with_an_empty_password_is_opened_and_one_with_another_is_refused() -> None:
-    assert read("a.pdf", encrypted(make_pdf("Hello"), "")).sections[0].text == "Hello"
-    assert "password" in refusal("a.pdf", encrypted(make_pdf("Hello"), "secret"))
+    empty, secret = (Path(__file__).parent / "support" / f"password-{name}.pdf" for name in ("empty", "secret"))
+    assert read("a.pdf", empty.read_bytes()).sections[0].text == "Hello"
+    assert refusal("a.pdf", secret.read_bytes()) == "is protected by a password"
 
 
 def test_a_pdf_without_text_or_in_pieces_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,6 +449,70 @@ def test_a_pdf_without_text_or_in_pieces_says_so(monkeypatch: pytest.MonkeyPatch
     assert "damaged" in refusal("a.pdf", b"%PDF-1.4\n" + bytes(range(256)) * 10)
     monkeypatch.setattr(lancelot_reading, "MAX_PAGES", 1)
     assert "more than 1 pages" in refusal("a.pdf", make_pdf("a", "b"))
+
+
+def test_pages_that_are_damaged_or_pictures_are_named_and_the_others_are_kept() -> None:
+    document = read("a.pdf", make_pdf("one", "two", SCAN, "", "five").replace(b" 6 0 R", b" 1 0 R"))
+    assert [section.place for section in document.sections] == ["page 1", "page 5"]
+    unread, scanned = "1 page that cannot be read: 2", "1 page without text, which may be scanned: 3"
+    assert document.missing == f"is read but for {unread}; {scanned}"
+    assert "scanned" in refusal("a.pdf", make_pdf(SCAN))
+
+
+def test_running_heads_and_page_numbers_are_left_out_but_for_the_first_head() -> None:
+    pages = [
+        shown(
+            (9, 72, 760, "Yearly report"),
+            (20, 72, 740, f"Week {at}"),
+            (12, 72, 500, "same"),
+            (9, 300, 40, f"Page {at} of 4"),
+        )
+        for at in range(1, 5)
+    ]
+    document = read("a.pdf", make_pdf(*pages))
+    assert [section.text for section in document.sections] == [
+        "Yearly report",
+        *(f"Week {at}\nsame" for at in range(1, 5)),
+    ]
+    assert "no text" in refusal("a.pdf", make_pdf(*(shown((9, 300, 40, f"- {at} -")) for at in range(1, 5))))
+
+
+def test_headings_of_a_pdf_are_those_of_its_outline_or_else_of_large_type() -> None:
+    first = shown((12, 72, 700, "above"), (12, 72, 600, "1 Over"), (12, 72, 580, "view"), (12, 72, 500, "text"))
+    outlined = read("a.pdf", make_pdf(first, "more", outline=("Overview", "Elsewhere"), title="Guide"))
+    assert [(section.title, section.place, section.text) for section in outlined.sections] == [
+        ("Guide", "page 1", "above"),
+        ("Overview", "page 1", "1 Over\nview\ntext"),
+        ("Overview > Elsewhere", "page 2", "more"),
+    ]
+    body = "a line of text that is as small as most"
+    parts = [(24, "Guide to"), (24, "engines"), (18, "Boilers"), (12, body), (18, "Shafts"), (12, body), (12, "1 + 1")]
+    large = read("a.pdf", make_pdf(shown(*((size, 72, 700 - 30 * at, text) for at, (size, text) in enumerate(parts)))))
+    assert titles(large) == ["Guide to engines > Boilers", "Guide to engines > Shafts"]
+
+
+LEFT = ["The boiler of the first ship had", "two plates, which the inspec-", "tion of that year found to be thin"] * 3
+RIGHT = ["and the second ship had none at", "all, since its owners would not", "pay for one until the war began"] * 3
+
+
+@pytest.mark.parametrize("by_line", [True, False])
+def test_columns_of_a_page_are_read_one_after_the_other_however_they_are_written(by_line: bool) -> None:  # noqa: FBT001
+    left, right = (
+        [(10, x, 600 - 12 * at, text) for at, text in enumerate(texts)] for x, texts in ((72, LEFT), (310, RIGHT))
+    )
+    columns = [line for row in zip(left, right, strict=True) for line in row] if by_line else [*left, *right]
+    head = "Both columns are below this line, which is as wide as they are together"
+    (section,) = read("a.pdf", make_pdf(shown((10, 72, 700, head), *columns))).sections
+    assert section.text.split() == " ".join([head, *LEFT, *RIGHT]).replace("inspec- tion", "inspection").split()
+
+
+def test_a_table_of_a_pdf_is_read_row_by_row() -> None:
+    cells = [
+        (10, x, 600 - 12 * at, f"{name} {at}")
+        for at in range(9)
+        for x, name in ((72, "A part with a name"), (310, "kg"))
+    ]
+    assert read("a.pdf", make_pdf(shown(*cells))).sections[0].text.startswith("A part with a name 0 kg 0\nA part")
 
 
 @given(st.integers(0, 900), st.binary(min_size=1, max_size=20))
@@ -472,11 +538,12 @@ def test_what_is_filled_into_the_form_of_a_pdf_is_read_with_its_name_but_for_pas
     fields = [
         "/FT /Tx /T (surname) /V (Miller)",
         "/FT /Tx /T (f2) /TU (Given name) /V (Ann)",
-        *("/FT /Btn /T (agreed) /V /Yes", "/FT /Btn /T (member) /V /Off", "/FT /Tx /T (blank)"),
-        *("/FT /Ch /T (cities) /V [(Turku) (Oslo)]", "/FT /Tx /Ff 8192 /T (password) /V (secret)"),
+        *("/FT /Btn /T (agreed) /V /Yes /AS /Yes", "/FT /Btn /T (member) /V /Off /AS /Off", "/FT /Tx /T (blank)"),
+        "/FT /Ch /T (cities) /V [(t) (o)] /Opt [[(t) (Turku)] [(r) (Rome)] [(o) (Oslo)]]",
+        *("/FT /Tx /Ff 8192 /T (password) /V (secret)", "/FT /Sig /T (signature) /V << /Type /Sig >>"),
     ]
     (section,) = read("a.pdf", make_form(*fields)).sections
-    assert section.text.split("\n") == ["", "surname: Miller", "Given name: Ann", "agreed: Yes", "cities: Turku, Oslo"]
+    assert section.text.split("\n") == ["surname: Miller", "Given name: Ann", "agreed: Yes", "cities: Turku, Oslo"]
     assert section.place == "page 1"
 
 
@@ -523,6 +590,10 @@ def test_code_lists_and_tables_are_not_taken_for_divided_words(name: str) -> Non
 def test_words_that_lines_of_a_pdf_divide_are_whole() -> None:
     text = read("a.pdf", make_pdf("the environ-) Tj 0 -14 Td (mental aspects")).sections[0].text
     assert text == "the\nenvironmental aspects"
+    pages = read(
+        "a.pdf", make_pdf("a well-) Tj 0 -14 Td (known \\256nal inspec-", "tion and well-known facts")
+    ).sections
+    assert [page.text for page in pages] == ["a\nwell-known final", "inspection and well-known facts"]
 
 
 @pytest.mark.parametrize(
@@ -786,43 +857,6 @@ def test_a_heading_without_a_body_stays_with_the_next_one() -> None:
     ]
     sections = read("a.rst", "AA\n==\n\nBB\n--\n\nbody\n").sections
     assert [(section.title, section.line) for section in sections] == [("AA > BB", 1)]
-
-
-def test_a_page_that_cannot_be_read_is_named_and_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pypdf.errors import LimitReachedError, PdfReadError
-
-    class Page:
-        def __init__(self, text: str | Exception) -> None:
-            self.text = text
-
-        def extract_text(self) -> str:
-            if isinstance(self.text, Exception):
-                raise self.text
-            return self.text
-
-    class Reader:
-        is_encrypted = False
-        metadata = None
-        pages: tuple[Page, ...] = ()
-
-    monkeypatch.setattr("pypdf.PdfReader", lambda _: Reader())
-    Reader.pages = (Page("one"), Page(PdfReadError("x")), Page("three"))
-    document = lancelot_reading.pdf_document(b"")
-    assert [section.place for section in document.sections] == ["page 1", "page 3"]
-    assert document.missing == "is read but for 1 unreadable page: 2"
-
-    class Quiet(Page):
-        def extract_text(self) -> str:
-            logging.getLogger("pypdf.filters").warning("Error -3 while decompressing data")
-            return self.text if isinstance(self.text, str) else ""
-
-    Reader.pages = (Page("one"), Quiet(""), Quiet("three"), Page(""))
-    document = lancelot_reading.pdf_document(b"")
-    assert [section.place for section in document.sections] == ["page 1", "page 3"]
-    assert document.missing == "is read but for 1 unreadable page: 2"
-    Reader.pages = (Page(LimitReachedError("x")),)
-    with pytest.raises(UnreadableError, match="1 unreadable page"):
-        lancelot_reading.pdf_document(b"")
 
 
 @pytest.mark.parametrize(

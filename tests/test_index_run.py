@@ -21,6 +21,7 @@ import lancedb
 import pyarrow as pa
 import pytest
 from conftest import Run, child_environment
+from test_index_reading import make_pdf
 
 import lancelot
 import lancelot_index
@@ -99,6 +100,20 @@ def test_a_folder_becomes_a_table_that_search_works_on(
     (hit,) = page.hits
     assert (hit.title, hit.source) == ("Guide > Water", str(files / "guide.md"))
     assert summary.chunks == open_table(tmp_path).count_rows()
+
+
+@pytest.mark.parametrize("search", ["text", "fts"])
+def test_a_word_that_lines_columns_or_pages_of_a_pdf_divide_is_found(
+    search: lancelot.SearchType, tmp_path: Path, index: Index, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    (tmp_path / "files").mkdir()
+    divided = "an inspec-) Tj 0 -14 Td (tion of the boi-"
+    (tmp_path / "files" / "a.pdf").write_bytes(make_pdf(divided, "lers in the har-", "bour"))
+    index(tmp_path / "files")
+    searcher = make_searcher(LANCEDB_PATH=tmp_path / "db")
+    for word in ("inspection", "boilers", "harbour"):
+        (hit,) = searcher.search(lancelot.SearchRequest(word, 3, search)).hits
+        assert hit.metadata["place"] == "pages 1-3"
 
 
 def test_every_column_of_a_row_tells_where_it_is_from(files: Path, index: Index, tmp_path: Path) -> None:
