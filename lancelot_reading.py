@@ -26,6 +26,7 @@ import itertools
 import json
 import math
 import os
+import posixpath
 import re
 import signal
 import stat
@@ -36,6 +37,7 @@ from collections import Counter, deque
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from xml.etree import ElementTree as ET
 
 import lancelot
 from lancelot import LancelotError, listed, one_line, plural, reason_of, shorten
@@ -970,6 +972,19 @@ class _Package(zipfile.ZipFile):
             raise zipfile.BadZipFile
         return self.read(part)
 
+    def relations(self, part: str) -> dict[str, tuple[str, str]]:
+        """What a part refers to: by the name that it has for it, the kind, such as "slide", and the other part."""
+        folder, _, file = part.rpartition("/")
+        found = {}
+        with contextlib.suppress(KeyError):
+            for link in ET.fromstring(self.unpack(f"{folder}/_rels/{file}.rels")):
+                kind, target = link.get("Type", ""), link.get("Target", "")
+                found[link.get("Id", "")] = (
+                    kind.rpartition("/")[2],
+                    posixpath.normpath(posixpath.join("/", folder, target))[1:],
+                )
+        return found
+
     def title(self, name: str) -> str:
         """The title that a part names in the terms of Dublin Core, or "" if there is none but a program's own."""
         with contextlib.suppress(KeyError):
@@ -988,6 +1003,11 @@ def _open_package(content: bytes, kind: str) -> Iterator[_Package]:
             yield package
     except (ExpatError, SyntaxError, *_DAMAGE) as error:
         raise UnreadableError(f"is a damaged {kind} ({type(error).__name__})") from error
+
+
+def _counted(unit: str, sections: Iterable[Section]) -> Iterator[Section]:
+    for number, section in enumerate(sections, 1):
+        yield replace(section, line=0, place=f"{unit} {number}")
 
 
 # What mammoth would leave out with the text in it: fields, directions, annotated words and equations.
@@ -1020,11 +1040,8 @@ def docx_document(content: bytes) -> Document:
         page = mammoth.convert_to_html(file, style_map="p[style-name='Title'] => h1:fresh", **options).value
         title = package.title("docProps/core.xml")
     body, *notes = re.split(r'<ol>(?=<li id="(?:foot|end)note-)', re.sub(r'<a href="#[^"]*">↑</a>', "", page))
-    sections = [
-        replace(section, line=0, place=f"{unit} {number}")
-        for unit, text in [("paragraph", body), *(("note", text) for text in notes)]
-        for number, section in enumerate(html_document(text).sections, 1)
-    ]
+    texts = [("paragraph", body), *(("note", text) for text in notes)]
+    sections = [section for unit, text in texts for section in _counted(unit, html_document(text).sections)]
     return collect("docx", sections, title=title)
 
 
@@ -1073,9 +1090,124 @@ def sheet_document(content: bytes) -> Document:
     return replace(collect("sheet", sections), missing=missing)
 
 
+_OFFICE_TAGS = {
+    name: tag
+    for tag, names in {
+        "p": "p",
+        "br": "br line-break",
+        "table": "table tbl",
+        "thead": "table-header-rows",
+        "tr": "table-row tr",
+        "td": "table-cell tc",
+    }.items()
+    for name in names.split()
+}
+"""Elements of PowerPoint and OpenDocument, without their namespaces, and the tags of HTML that mean the same."""
+_OFFICE_MARKS = {"s": " ", "tab": " ", "title": " ", "desc": " ", "note": " ["}
+_OFFICE_TEXT = re.compile(r"\{[^}]*:opendocument:xmlns:(?:text|svg)|.*\}t$")
+"""The elements that have text: all of OpenDocument's for text and descriptions of pictures, and runs of PowerPoint."""
+_UNREAD_ELEMENTS = ("annotation", "script", "tracked-changes", "Fallback")
+_UNREAD_ROLES = ("date-time", "dt", "footer", "ftr", "header", "hdr", "page-number", "sldNum")
+
+
+class _OfficeText(_HtmlText):
+    """Gathers the lines of a slide or of an OpenDocument text as those of a page of HTML; it is a target of an XMLParser."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slides: list[list[Section]] = []  # of an OpenDocument presentation
+        self._open: list[tuple[str, str]] = []  # elements and their tags
+        self._role = ""  # of the last shape: whether it is a title or what all slides have
+        self._inline = 0  # open elements whose paragraphs are no lines: headings and notes
+
+    def start(self, element: str, attributes: dict[str, str]) -> None:
+        name = element.rpartition("}")[2]
+        values = {key.rpartition("}")[2]: value for key, value in attributes.items()}
+        if name in ("frame", "graphicFrame", "sp"):
+            self._role = values.get("class", "")
+        elif name == "ph":
+            self._role = values.get("type", "")
+        role = self._role if name in ("text-box", "txBody") else ""
+        tag, mark = _OFFICE_TAGS.get(name, "span"), _OFFICE_MARKS.get(name, "")
+        if self._inline:
+            tag, mark = "span", mark or " " * (tag != "span")
+        elif name == "h" or role in ("ctrTitle", "title"):
+            tag = f"h{min(int(values.get('outline-level', 1)), 6)}"
+        elif name == "p" and self._open[-1:] and self._open[-1][0].endswith("}list-item"):
+            tag = "li"
+        self._inline += self._inline > 0 or tag[1:].isdigit() or name == "note"
+        self._open.append((element, tag))
+        self.handle_starttag(tag, [("hidden", None)] if name in _UNREAD_ELEMENTS or role in _UNREAD_ROLES else [])
+        self.handle_data(mark)
+
+    def data(self, text: str) -> None:
+        if _OFFICE_TEXT.match(self._open[-1][0]):
+            self.handle_data(text)
+
+    def end(self, element: str) -> None:
+        name, (_, tag) = element.rpartition("}")[2], self._open.pop()
+        self._inline -= self._inline > 0
+        self.handle_data({"note": "]", "title": " ", "desc": " "}.get(name, ""))
+        self.handle_endtag(tag)
+        if name == "page":
+            self.flush()
+            self.slides.append(self.sections)
+            self.sections, self._path = [], HeadingPath()
+
+
+def _office_text(xml: bytes) -> _OfficeText:
+    """The lines of a part of PowerPoint or OpenDocument."""
+    text = _OfficeText()
+    parser = ET.XMLParser(target=text)
+    parser.feed(xml)
+    parser.close()
+    text.flush()
+    return text
+
+
+def _slide_sections(place: str, lines: Sequence[Section]) -> Iterator[Section]:
+    """The lines of a slide below its title, wherever on the slide that stands."""
+    title = next((line.title for line in lines if line.title), "")
+    return (replace(line, title=title, line=0, place=place) for line in lines)
+
+
+def pptx_document(content: bytes) -> Document:
+    """A presentation slide by slide: its text and tables, those of its diagrams and charts, and its notes."""
+    sections: list[Section] = []
+    with _open_package(content, "presentation") as package:
+        deck = "ppt/presentation.xml"
+        parts = package.relations(deck)
+        order = (element for element in ET.fromstring(package.unpack(deck)).iter() if element.tag.endswith("}sldId"))
+        slides = dict.fromkeys(parts[name][1] for slide in order for name in slide.attrib.values() if name in parts)
+        for number, slide in enumerate(slides, 1):
+            further = [
+                part
+                for kind, part in package.relations(slide).values()
+                if kind in ("chart", "diagramData", "notesSlide")
+            ]
+            lines = [line for part in (slide, *further) for line in _office_text(package.unpack(part)).sections]
+            sections += _slide_sections(f"slide {number}", lines)
+        return collect("pptx", sections, title=package.title("docProps/core.xml"))
+
+
+def odf_document(content: bytes) -> Document:
+    """An OpenDocument text paragraph by paragraph, or a presentation or drawing slide by slide; a spreadsheet as any other."""
+    with _open_package(content, "OpenDocument file") as package:
+        if b"encryption-data" in package.unpack("META-INF/manifest.xml"):
+            raise UnreadableError("is protected by a password")
+        if b"spreadsheet" in package.unpack("mimetype"):
+            return sheet_document(content)
+        text = _office_text(package.unpack("content.xml"))
+        title = package.title("meta.xml")
+    slides = (_slide_sections(f"slide {number}", lines) for number, lines in enumerate(text.slides, 1))
+    return collect("odf", itertools.chain(_counted("paragraph", text.sections), *slides), title=title)
+
+
 _PACKAGES: Mapping[str, Callable[[bytes], Document]] = {
     r"word/document\d*\.xml": docx_document,
     r"xl/workbook\.(?:xml|bin)": sheet_document,
+    r"ppt/presentation\.xml": pptx_document,
+    r"META-INF/manifest\.xml": odf_document,
 }
 """The parts by which a document that is a zip archive is known."""
 _OLD_FORMATS = {
@@ -1278,15 +1410,18 @@ BINARY_SUFFIXES = frozenset(
     f".{suffix}"
     for suffix in """
     7z a aac ai apk avi avif bin bmp bz2 cab class db deb dll dmg dylib ear eot epub exe fla flac gif gz heic icns
-    ico img iso jar jpeg jpg lance lib lz4 lzma m4a m4v mkv mobi mov mp3 mp4 mpeg mpg msi npy npz o obj odp odt ogg
-    opus otf parquet pickle pkl png pptx psd pt pth pyc pyd pyo pyz rar rpm safetensors so sqlite sqlite3 swf tar
+    ico img iso jar jpeg jpg lance lib lz4 lzma m4a m4v mkv mobi mov mp3 mp4 mpeg mpg msi npy npz o obj ogg
+    opus otf parquet pickle pkl png psd pt pth pyc pyd pyo pyz rar rpm safetensors so sqlite sqlite3 swf tar
     tgz tif tiff ttf war wasm wav webm webp whl wma wmv woff woff2 xz zip zst
     """.split()  # noqa: SIM905 - words are read best as words
 )
 """Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
 _DOCUMENT_SUFFIXES = frozenset(
     f".{suffix}"
-    for suffix in "doc docm docx dot dotm dotx eml mbox mht mhtml ods ots pdf pot pps ppt xls xlsb xlsm xlsx xlt xltm xltx".split()  # noqa: SIM905 - as above
+    for suffix in """
+    doc docm docx dot dotm dotx eml mbox mht mhtml odg odp ods odt otp ots ott pdf pot potx pps ppsx ppt pptm pptx xls xlsb
+    xlsm xlsx xlt xltm xltx
+    """.split()  # noqa: SIM905 - as above
 )
 _GENERATED: Mapping[str, str] = {
     "lock file": r"(?:package-lock|npm-shrinkwrap|packages\.lock)\.json|(?:pnpm-lock|conda-lock)\.ya?ml|go\.sum"
@@ -1411,7 +1546,7 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
     texts = [lancelot.clean_surrogates(section.text).replace("\x00", " ") for section in sections]
-    gap = "\n" if extractor in ("html", "docx", "markdown") else "\n\n"
+    gap = "\n" if extractor in ("html", "docx", "markdown", "odf", "pptx") else "\n\n"
     starts = list(itertools.accumulate((len(text) + len(gap) for text in texts[:-1]), initial=0))
     whole = gap.join(texts)
     line_feeds = array.array("Q", (match.start() for match in re.finditer("\n", whole)))

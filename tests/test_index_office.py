@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import io
+import re
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from office import WORD, make_docx, make_xlsb, make_xlsx, make_zip, paragraph
+from hypothesis import given
+from hypothesis import strategies as st
+from office import (
+    MARKUP,
+    POINT,
+    WORD,
+    make_docx,
+    make_odt,
+    make_pptx,
+    make_xlsb,
+    make_xlsx,
+    make_zip,
+    paragraph,
+    relations,
+)
 from test_index_reading import read, refusal
 
 import lancelot
 import lancelot_reading
+from lancelot_reading import UnreadableError
 
 OFFICE_FILES = Path(__file__).parent / "office"
 """Files that only their programs write, made by LibreOffice."""
@@ -142,6 +159,181 @@ def test_files_of_old_office_programs_are_named_by_the_first_stream_in_them(stre
     streams = [name.encode("utf-16-le").ljust(128, b"\0") for name in (stream, "Workbook"[: 8 * (stream != "Unknown")])]
     content = bytes.fromhex("d0cf11e0a1b11ae1") + "Book".encode("utf-16-le") + b"." * 600 + b"".join(streams)
     assert refusal("a.doc", content) == reason
+
+
+# Presentations
+
+
+def make_deck() -> Any:
+    from pptx import Presentation
+    from pptx.util import Inches
+
+    deck = Presentation()
+    first = deck.slides.add_slide(deck.slide_layouts[0])
+    first.placeholders[1].text = "for Turku"
+    first.shapes.title.text = "Harbour\nplan"
+    second = deck.slides.add_slide(deck.slide_layouts[1])
+    second.shapes.title.text = "Budget"
+    second.placeholders[1].text = "dredging\ncranes"
+    table = second.shapes.add_table(2, 2, Inches(1), Inches(3), Inches(4), Inches(1)).table
+    for number, text in enumerate(("Year", "Cost", "2025", "7 M")):
+        table.cell(number // 2, number % 2).text = text
+    second.notes_slide.notes_text_frame.text = "mention the ferry"
+    deck.slides.add_slide(deck.slide_layouts[6]).shapes.add_textbox(0, 0, 99, 99).text_frame.text = "no title"
+    return deck
+
+
+SLIDES = [
+    *[("Harbour plan", "slide 1", text) for text in ("Harbour plan", "for Turku")],
+    *[("Budget", "slide 2", text) for text in ("Budget", "dredging", "cranes", "Year | Cost", "2025 | 7 M")],
+    ("Budget", "slide 2", "mention the ferry"),
+    ("", "slide 3", "no title"),
+]
+
+
+def test_a_presentation_is_read_slide_by_slide_below_its_titles_with_tables_and_notes() -> None:
+    for name in ("a.pptx", "a.pdf", "a.docx"):
+        assert found(name, saved(make_deck())) == SLIDES
+    deck = make_deck()
+    deck.core_properties.title = "The harbour"
+    order = deck.slides._sldIdLst  # noqa: SLF001 - the library has no call that moves a slide
+    order.insert(0, order[2])
+    assert [section[:2] for section in found("a.pptx", saved(deck))][:2] == [
+        ("The harbour", "slide 1"),
+        ("Harbour plan", "slide 2"),
+    ]
+    places = [chunk.place for chunk in lancelot_reading.cut_document(read("a.pptx", saved(make_deck())), name="a.pptx")]
+    assert places == ["slide 1", "slide 2", "slide 3"]
+
+
+def test_an_opendocument_presentation_is_read_as_one_of_powerpoint() -> None:
+    slides = found("a.odp", (OFFICE_FILES / "deck.odp").read_bytes())
+    assert [(title, place, text.removeprefix("- ")) for title, place, text in slides] == SLIDES
+
+
+def slide(shapes: str) -> str:
+    return f"<p:sld {POINT}>{shapes}</p:sld>"
+
+
+def shape(text: str, role: str = "") -> str:
+    place = f'<p:nvSpPr><p:nvPr><p:ph type="{role}"/></p:nvPr></p:nvSpPr>' if role else ""
+    return f"<p:sp>{place}<p:txBody>{runs(text)}</p:txBody></p:sp>"
+
+
+def runs(text: str) -> str:
+    return f"<a:p>\n<a:r>\n<a:t>{text[:3]}</a:t></a:r>\n<a:r><a:t>{text[3:]}</a:t></a:r></a:p>"
+
+
+def test_a_title_holds_for_its_whole_slide_and_what_every_slide_has_is_not_read() -> None:
+    fallback = f"<mc:AlternateContent {MARKUP}><mc:Choice>{shape('choice')}</mc:Choice><mc:Fallback>{shape('fallback')}</mc:Fallback></mc:AlternateContent>"
+    body = shape("before") + shape("Heading", "title") + shape("7", "sldNum") + shape("May 2024", "dt") + fallback
+    diagram = f"<d:pt {POINT} xmlns:d='d'><d:t>{runs('diagram')}</d:t></d:pt>"
+    content = make_pptx(
+        {"slides/a.xml": slide(body), "slides/_rels/a.xml.rels": relations(diagramData="/ppt/d.xml"), "d.xml": diagram},
+        "slides/a.xml",
+        "slides/a.xml",
+    )
+    assert found("a.pptx", content) == [
+        ("Heading", "slide 1", text) for text in ("before", "Heading", "choice", "diagram")
+    ]
+
+
+def test_a_presentation_whose_slides_are_gone_is_damaged() -> None:
+    assert refusal("a.pptx", make_pptx({}, "slides/a.xml")) == "is a damaged presentation (KeyError)"
+    assert refusal("a.pptx", make_pptx({"a.xml": "<p:sld>"}, "a.xml")) == "is a damaged presentation (ParseError)"
+    assert refusal("a.pptx", make_pptx({"a.xml": slide("")}, "a.xml")) == "empty"
+
+
+# OpenDocument
+
+
+def test_an_opendocument_text_has_heading_paths_lists_and_tables() -> None:
+    from odfdo import Document, Header, List, Paragraph, Table
+
+    document = Document("text")
+    document.body.clear()
+    table = Table("Oars")
+    table.set_values([["Kind", "Length"], ["sculls", "290"]])
+    for part in (Paragraph("Preface"), Header(1, "Boats"), Paragraph("A skiff  is light."), Header(2, "Oars")):
+        document.body.append(part)
+    document.body.append(List(["ash", "spruce"]))
+    document.body.append(table)
+    document.meta.title = "On boats"
+    assert found("a.odt", saved(document)) == [
+        ("On boats", "paragraph 1", "Preface"),
+        ("Boats", "paragraph 2", "Boats"),
+        ("Boats", "paragraph 3", "A skiff is light."),
+        *[
+            ("Boats > Oars", f"paragraph {number}", text)
+            for number, text in enumerate(["Oars", "- ash", "- spruce"], 4)
+        ],
+        *[
+            ("Boats > Oars", f"paragraph {number}", text)
+            for number, text in enumerate(["Kind | Length", "sculls | 290"], 7)
+        ],
+    ]
+
+
+def test_an_opendocument_spreadsheet_is_read_as_a_workbook_of_excel() -> None:
+    from odfdo import Document, Table
+
+    document = Document("spreadsheet")
+    document.body.clear()
+    table = Table("Staff")
+    table.set_values([["Name", "Since"], ["Aino", dt.date(2024, 3, 1)]])
+    document.body.append(table)
+    assert found("a.ods", saved(document)) == [("Staff", "row 2", "Name: Aino\nSince: 2024-03-01")]
+
+
+@pytest.mark.parametrize(
+    ("body", "texts"),
+    [
+        ("<text:p>one<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>why</text:p></text:note-body></text:note> two</text:p>", ["one [1 why] two"]),
+        ("<text:tracked-changes><text:p>gone</text:p></text:tracked-changes><text:p>here</text:p>", ["here"]),
+        ("<text:p>said<office:annotation><text:p>comment</text:p></office:annotation></text:p>", ["said"]),
+        ("<text:h text:outline-level='1'>a<text:line-break/>b</text:h><text:p>a<text:line-break/>b<text:s/>c</text:p>", ["a b", "a", "b c"]),
+        ("<text:p>see <draw:frame><draw:image/><svg:title>a map</svg:title></draw:frame>here</text:p>", ["see a map here"]),
+    ],
+    ids=["footnote", "tracked change", "comment", "line break", "picture"],
+)  # fmt: skip
+def test_of_an_opendocument_text_is_read_what_a_person_sees(body: str, texts: list[str]) -> None:
+    assert [text for _, _, text in found("a.odt", make_odt(body))] == texts
+
+
+def test_an_opendocument_file_with_a_password_or_of_another_kind_is_refused() -> None:
+    assert refusal("a.odt", make_odt("", manifest="<a><encryption-data/></a>")) == "is protected by a password"
+    assert refusal("a.odt", make_zip({"META-INF/manifest.xml": "<a/>"})) == "is a damaged OpenDocument file (KeyError)"
+    assert refusal("a.odt", make_odt("<text:p>")) == "is a damaged OpenDocument file (ParseError)"
+
+
+def test_a_part_that_is_packed_by_another_method_or_sealed_is_refused() -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("ppt/presentation.xml", "<a/>")
+    assert refusal("a.pptx", buffer.getvalue()) == "is a damaged presentation (BadZipFile)"
+    sealed = bytearray(make_pptx({}))
+    for mark, flags in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
+        for at in (found.start() for found in re.finditer(re.escape(mark), sealed)):
+            sealed[at + flags] |= 1
+    assert refusal("a.pptx", bytes(sealed)) == "is protected by a password"
+
+
+OFFICE_DOCUMENTS = {
+    "a.docx": lambda: make_docx(paragraph("words")),
+    "a.odt": lambda: make_odt("<text:p>words</text:p>"),
+    "a.pptx": lambda: make_pptx({"a.xml": slide(shape("words"))}, "a.xml"),
+    "a.xlsx": lambda: make_xlsx('<row r="1"><c r="A1" t="str"><v>words</v></c></row>'),
+}
+
+
+@given(st.sampled_from(sorted(OFFICE_DOCUMENTS)), st.floats(0, 1), st.binary(min_size=1, max_size=20))
+def test_an_office_document_that_is_overwritten_anywhere_is_read_or_refused(
+    name: str, place: float, junk: bytes
+) -> None:
+    content = OFFICE_DOCUMENTS[name]()
+    at = int(len(content) * place)
+    with contextlib.suppress(UnreadableError):
+        read(name, content[:at] + junk + content[at + len(junk) :])
 
 
 # Word documents

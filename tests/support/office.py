@@ -88,3 +88,34 @@ def make_xlsb(*rows: tuple[str, ...]) -> bytes:
             "xl/worksheets/sheet1.bin": record(129) + dimension + record(145) + cells + record(146) + record(130),
         }
     )
+
+
+MARKUP = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+POINT = " ".join(
+    f'xmlns:{prefix}="http://schemas.openxmlformats.org/{name}/2006/main"'
+    for prefix, name in (("a", "drawingml"), ("p", "presentationml"))
+)
+
+
+def make_pptx(parts: Mapping[str, str], *slides: str) -> bytes:
+    """A presentation of these parts, of which some are slides."""
+    listed = "".join(f'<p:sldId id="{255 + number}" r:id="rId{number}"/>' for number in range(1, len(slides) + 1))
+    deck = f'<p:presentation {POINT} xmlns:r="{OFFICE}"><p:sldIdLst>{listed}</p:sldIdLst></p:presentation>'
+    links = relations(**{f"slide{number}": slide for number, slide in enumerate(slides)})
+    main = {"ppt/presentation.xml": deck, "ppt/_rels/presentation.xml.rels": links}
+    return make_zip(main | {f"ppt/{name}": content for name, content in parts.items()})
+
+
+def make_odt(body: str, manifest: str = "<a/>") -> bytes:
+    """An OpenDocument text of this body."""
+    spaces = {"office": "office", "text": "text", "draw": "drawing", "svg": "svg-compatible"}
+    names = " ".join(
+        f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{space}:1.0"' for name, space in spaces.items()
+    )
+    return make_zip(
+        {
+            "mimetype": "application/vnd.oasis.opendocument.text",
+            "META-INF/manifest.xml": manifest,
+            "content.xml": f"<office:document-content {names}><office:body>{body}</office:body></office:document-content>",
+        }
+    )
