@@ -31,6 +31,7 @@ import re
 import signal
 import stat
 import struct
+import urllib.parse
 import zipfile
 import zlib
 from collections import Counter, deque
@@ -956,6 +957,17 @@ def _refuse_large(size: int, most: int) -> None:
         raise UnreadableError(f"unpacks to more than {most // 1_000_000} MB")
 
 
+def _elements(xml: bytes) -> Iterator[tuple[str, ET.Element]]:
+    """Every element in order, with its name without the namespace."""
+    return ((element.tag.rpartition("}")[2], element) for element in ET.fromstring(xml).iter())
+
+
+def _linked(part: str, href: str) -> str:
+    """The part of the same archive that a reference in a part leads to."""
+    path = urllib.parse.unquote(href.partition("#")[0])
+    return posixpath.normpath(posixpath.join("/", posixpath.dirname(part), path))[1:]
+
+
 class _Package(zipfile.ZipFile):
     """A zip archive of XML. No more of a part is unpacked than its header says, and expat bounds entities."""
 
@@ -974,16 +986,12 @@ class _Package(zipfile.ZipFile):
 
     def relations(self, part: str) -> dict[str, tuple[str, str]]:
         """What a part refers to: by the name that it has for it, the kind, such as "slide", and the other part."""
-        folder, _, file = part.rpartition("/")
-        found = {}
-        with contextlib.suppress(KeyError):
-            for link in ET.fromstring(self.unpack(f"{folder}/_rels/{file}.rels")):
-                kind, target = link.get("Type", ""), link.get("Target", "")
-                found[link.get("Id", "")] = (
-                    kind.rpartition("/")[2],
-                    posixpath.normpath(posixpath.join("/", folder, target))[1:],
-                )
-        return found
+        name = posixpath.join(posixpath.dirname(part), "_rels", posixpath.basename(part) + ".rels")
+        links = _elements(self.unpack(name)) if name in self.namelist() else ()
+        return {
+            link.get("Id", ""): (link.get("Type", "").rpartition("/")[2], _linked(part, link.get("Target", "")))
+            for _, link in links
+        }
 
     def title(self, name: str) -> str:
         """The title that a part names in the terms of Dublin Core, or "" if there is none but a program's own."""
@@ -1177,7 +1185,7 @@ def pptx_document(content: bytes) -> Document:
     with _open_package(content, "presentation") as package:
         deck = "ppt/presentation.xml"
         parts = package.relations(deck)
-        order = (element for element in ET.fromstring(package.unpack(deck)).iter() if element.tag.endswith("}sldId"))
+        order = (element for name, element in _elements(package.unpack(deck)) if name == "sldId")
         slides = dict.fromkeys(parts[name][1] for slide in order for name in slide.attrib.values() if name in parts)
         for number, slide in enumerate(slides, 1):
             further = [
@@ -1203,10 +1211,61 @@ def odf_document(content: bytes) -> Document:
     return collect("odf", itertools.chain(_counted("paragraph", text.sections), *slides), title=title)
 
 
+def _chapter_titles(contents: str, xml: bytes) -> Iterator[tuple[str, str]]:
+    """The parts that a table of contents leads to, each with the path of its titles; it is a page, or NCX as in EPUB 2."""
+    path, depth, is_contents = HeadingPath(), 0, True
+    for event, element in ET.iterparse(io.BytesIO(xml), ("start", "end")):
+        name = element.tag.rpartition("}")[2]
+        if name == "nav" and event == "start":  # others list pages and landmarks
+            is_contents = "toc" in " ".join(element.attrib.values())
+        if name in ("li", "navPoint"):
+            depth += 1 if event == "start" else -1
+        elif event == "end" and depth and is_contents:
+            if name in ("a", "span", "navLabel"):
+                path.enter(depth, "".join(element.itertext()))
+            if href := element.get("href") or element.get("src"):
+                yield _linked(contents, href), path.title
+
+
+def _chapter_sections(number: int, title: str, xml: bytes) -> Iterator[Section]:
+    """The lines of a part of a book below its own headings, or its title if that says more."""
+    for section in _read_html(decode_text(xml)[0]).sections:
+        heading = title if section.title.casefold() in title.casefold() else section.title
+        yield replace(section, title=heading, line=0, place=f"section {number}")
+
+
+def epub_document(content: bytes) -> Document:
+    """A book in the order of its parts, below their headings or their titles in its table of contents, which is not read."""
+    titles: dict[str, str] = {}
+    sections: list[Section] = []
+    with _open_package(content, "EPUB book") as package:
+        book = dict(_elements(package.unpack("META-INF/container.xml")))["rootfile"].get("full-path", "")
+        elements = list(_elements(package.unpack(book)))
+        items = {item.get("id", ""): item for name, item in elements if name == "item"}
+        order = (items.get(element.get("idref", "")) for name, element in elements if name == "itemref")
+        parts = dict.fromkeys(_linked(book, item.get("href", "")) for item in order if item is not None)
+        if "META-INF/encryption.xml" in package.namelist():  # fonts may be, for which nobody needs a key
+            sealed = _elements(package.unpack("META-INF/encryption.xml"))
+            if not parts.keys().isdisjoint(_linked("", element.get("URI", "")) for _, element in sealed):
+                raise UnreadableError("is protected by DRM: only programs of its shop can read it")
+        for item in items.values():
+            if "nav" in item.get("properties", "").split() or "ncx" in item.get("media-type", ""):
+                contents = _linked(book, item.get("href", ""))
+                parts.pop(contents, None)
+                with contextlib.suppress(KeyError, SyntaxError):
+                    for part, title in _chapter_titles(contents, package.unpack(contents)):
+                        titles.setdefault(part, title)
+        for number, part in enumerate(parts, 1):
+            with contextlib.suppress(IgnoredError, KeyError):
+                sections += _chapter_sections(number, titles.get(part, ""), package.unpack(part))
+        return collect("epub", sections, title=package.title(book))
+
+
 _PACKAGES: Mapping[str, Callable[[bytes], Document]] = {
     r"word/document\d*\.xml": docx_document,
     r"xl/workbook\.(?:xml|bin)": sheet_document,
     r"ppt/presentation\.xml": pptx_document,
+    r"META-INF/container\.xml": epub_document,
     r"META-INF/manifest\.xml": odf_document,
 }
 """The parts by which a document that is a zip archive is known."""
@@ -1409,17 +1468,17 @@ TEXT_READERS = {f".{suffix}": reader for reader, suffixes in _SUFFIXES.items() f
 BINARY_SUFFIXES = frozenset(
     f".{suffix}"
     for suffix in """
-    7z a aac ai apk avi avif bin bmp bz2 cab class db deb dll dmg dylib ear eot epub exe fla flac gif gz heic icns
+    7z a aac ai apk avi avif bin bmp bz2 cab class db deb dll dmg dylib ear eot exe fla flac gif gz heic icns
     ico img iso jar jpeg jpg lance lib lz4 lzma m4a m4v mkv mobi mov mp3 mp4 mpeg mpg msi npy npz o obj ogg
     opus otf parquet pickle pkl png psd pt pth pyc pyd pyo pyz rar rpm safetensors so sqlite sqlite3 swf tar
     tgz tif tiff ttf war wasm wav webm webp whl wma wmv woff woff2 xz zip zst
     """.split()  # noqa: SIM905 - words are read best as words
 )
 """Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
-_DOCUMENT_SUFFIXES = frozenset(
+DOCUMENT_SUFFIXES = frozenset(
     f".{suffix}"
     for suffix in """
-    doc docm docx dot dotm dotx eml mbox mht mhtml odg odp ods odt otp ots ott pdf pot potx pps ppsx ppt pptm pptx xls xlsb
+    doc docm docx dot dotm dotx eml epub mbox mht mhtml odg odp ods odt otp ots ott pdf pot potx pps ppsx ppt pptm pptx xls xlsb
     xlsm xlsx xlt xltm xltx
     """.split()  # noqa: SIM905 - as above
 )
@@ -1458,7 +1517,7 @@ def read_document(name: str, content: bytes) -> Document:
     try:
         text, guess = decode_text(content)
     except IgnoredError as error:
-        if suffix in _DOCUMENT_SUFFIXES:
+        if suffix in DOCUMENT_SUFFIXES:
             raise UnreadableError(f"is damaged, or no {suffix[1:].upper()} file") from error
         if suffix in TEXT_READERS:
             raise UnreadableError("holds binary data") from error
@@ -1546,7 +1605,7 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
     texts = [lancelot.clean_surrogates(section.text).replace("\x00", " ") for section in sections]
-    gap = "\n" if extractor in ("html", "docx", "markdown", "odf", "pptx") else "\n\n"
+    gap = "\n" if extractor in ("html", "docx", "markdown", "epub", "odf", "pptx") else "\n\n"
     starts = list(itertools.accumulate((len(text) + len(gap) for text in texts[:-1]), initial=0))
     whole = gap.join(texts)
     line_feeds = array.array("Q", (match.start() for match in re.finditer("\n", whole)))

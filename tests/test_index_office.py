@@ -19,6 +19,7 @@ from office import (
     POINT,
     WORD,
     make_docx,
+    make_epub,
     make_odt,
     make_pptx,
     make_xlsb,
@@ -306,6 +307,59 @@ def test_an_opendocument_file_with_a_password_or_of_another_kind_is_refused() ->
     assert refusal("a.odt", make_odt("<text:p>")) == "is a damaged OpenDocument file (ParseError)"
 
 
+# Books
+
+
+def test_a_book_has_the_titles_of_its_table_of_contents() -> None:
+    sections = found("a.epub", (OFFICE_FILES / "boats.epub").read_bytes())
+    assert [text for _, _, text in sections][:2] == ["Boats", "A skiff is light."]
+    assert {section[:2] for section in sections} == {("Boats", "section 1")}
+
+
+NAV = """<html xmlns:e="ops"><nav e:type="landmarks"><ol><li><a href="d.html">Start</a></li></ol></nav><nav e:type="toc"><ol>
+<li><span>Part <b>One</b></span><ol><li><a href="text/b%20b.html">I. Loomings</a></li>
+<li><a href="text/b%20b.html#more">More</a></li></ol></li><li><a href="c.html#x">Two</a></li></ol></nav></html>"""
+NCX = """<ncx><navMap><navPoint><navLabel><text>Part One</text></navLabel><content src="a.html"/><navPoint><navLabel>
+<text>I. Loomings</text></navLabel><content src="text/b%20b.html"/></navPoint></navPoint><navPoint><navLabel><text>Two</text>
+</navLabel><content src="c.html"/></navPoint></navMap><pageList><pageTarget><navLabel><text>7</text></navLabel>
+<content src="d.html"/></pageTarget></pageList></ncx>"""
+PAGES = {
+    "c.html": "<title>Whales</title><h1>Another</h1><p>third</p>",
+    "text/b b.html": "<title>Whales</title><h1>Loomings</h1><p>second",
+    "d.html": "<title>d</title><p>fourth</p>",
+}
+
+
+@pytest.mark.parametrize(("name", "contents"), [("nav.xhtml", NAV), ("toc.ncx", NCX)])
+def test_a_book_is_read_in_the_order_of_its_spine_below_titles_with_their_path(name: str, contents: str) -> None:
+    content = make_epub(PAGES | {name: contents}, "text/b%20b.html", name, "c.html", "gone.html", "d.html", "c.html")
+    loomings = "Part One > I. Loomings"
+    assert found("a.epub", content) == [
+        *[(loomings, "section 1", "Loomings"), (loomings, "section 1", "second")],
+        *[("Another", "section 2", "Another"), ("Another", "section 2", "third"), ("The whale", "section 4", "fourth")],
+    ]
+
+
+def test_a_book_without_a_table_of_contents_that_can_be_read_has_its_own_headings() -> None:
+    assert found("a.epub", make_epub(PAGES | {"nav.xhtml": "<html>&nbsp;"}, "nav.xhtml", "c.html")) == [
+        ("Another", "section 1", "Another"),
+        ("Another", "section 1", "third"),
+    ]
+
+
+def test_a_book_that_is_sealed_or_broken_is_refused_and_one_with_sealed_fonts_is_read() -> None:
+    sealed = "<a><CipherReference URI='OPS/text/b%20b.html'/></a>"
+    content = make_epub(PAGES | {"../META-INF/encryption.xml": sealed}, "text/b%20b.html")
+    assert refusal("a.epub", content) == "is protected by DRM: only programs of its shop can read it"
+    fonts = make_epub(PAGES | {"../META-INF/encryption.xml": sealed.replace("text/b%20b.html", "f.otf")}, "d.html")
+    assert found("a.epub", fonts) == [("The whale", "section 1", "fourth")]
+    assert refusal("a.epub", make_zip({"META-INF/container.xml": "<a/>"})) == "is a damaged EPUB book (KeyError)"
+    assert refusal("a.epub", make_epub({}, "d.html")) == "empty"
+
+
+# Damage
+
+
 def test_a_part_that_is_packed_by_another_method_or_sealed_is_refused() -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
@@ -319,6 +373,7 @@ def test_a_part_that_is_packed_by_another_method_or_sealed_is_refused() -> None:
 
 
 OFFICE_DOCUMENTS = {
+    "a.epub": lambda: make_epub(PAGES | {"nav.xhtml": NAV}, "d.html"),
     "a.docx": lambda: make_docx(paragraph("words")),
     "a.odt": lambda: make_odt("<text:p>words</text:p>"),
     "a.pptx": lambda: make_pptx({"a.xml": slide(shape("words"))}, "a.xml"),

@@ -709,7 +709,8 @@ def test_a_few_zeros_become_spaces_and_many_are_binary() -> None:
 
 
 @pytest.mark.parametrize(
-    "suffix", ["txt", "md", "rst", "py", "js", "html", "csv", "json", "jsonl", "ipynb", "pdf", "docx"]
+    "suffix",
+    ["txt", "md", "rst", "py", "js", "html", "csv", "json", "jsonl", "ipynb", "pdf", "docx", "xlsx", "epub", "odt"],
 )
 @pytest.mark.parametrize("content", [b"", b" \n\t\n", "\ufeff".encode(), b"\xff\xfe"])
 def test_what_holds_nothing_is_empty(suffix: str, content: bytes) -> None:
@@ -759,7 +760,7 @@ def test_text_under_a_wrong_name_is_text() -> None:
         assert read(name, "just words").sections == (Section("just words", line=1),)
 
 
-SUFFIXES = sorted({*lancelot_reading.TEXT_READERS, ".pdf", ".docx", ""})
+SUFFIXES = sorted({*lancelot_reading.TEXT_READERS, *lancelot_reading.DOCUMENT_SUFFIXES, ""})
 FRAGMENTS = st.sampled_from(
     [*("<", ">", "</", "<!--", "-->", "<p>", "<h1>", '"', "'", "{", "}", "[", "]", ":", ",", "#", "=", "---\n", "```\n", "\n"), *(" ", "\t", "def f():\n", "class A:\n", "a", "1", "\\ud800", "é", "\r\n", "\x00", "|", ";", "*/", '{"cells":[', "%PDF-")]
 )  # fmt: skip
@@ -769,6 +770,7 @@ FRAGMENTS = st.sampled_from(
 @example(".json", b'["\\ud800"]')
 @example(".pdf", b"%PDF-")
 @example(".docx", b"PK\x03\x04")
+@example(".xls", bytes.fromhex("d0cf11e0a1b11ae1"))
 def test_any_bytes_under_any_name_give_chunks_or_a_reason(suffix: str, content: bytes) -> None:
     with contextlib.suppress(UnreadableError):
         for chunk in lancelot_reading.cut_document(read(f"a{suffix}", content), name=f"a{suffix}"):

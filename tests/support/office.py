@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import posixpath
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -119,3 +120,15 @@ def make_odt(body: str, manifest: str = "<a/>") -> bytes:
             "content.xml": f"<office:document-content {names}><office:body>{body}</office:body></office:document-content>",
         }
     )
+
+
+def make_epub(parts: Mapping[str, str], *spine: str) -> bytes:
+    """A book of these parts, which lie in a folder `OPS`, in the order of its spine."""
+    items = "".join(f'<item id="{number}" href="{part}"/>' for number, part in enumerate(spine))
+    kinds = {"nav.xhtml": "properties='nav'", "toc.ncx": "media-type='application/x-dtbncx+xml'"}
+    items += "".join(f'<item id="{part}" href="{part}" {kind}/>' for part, kind in kinds.items() if part in parts)
+    order = "".join(f'<itemref idref="{number}"/>' for number in range(len(spine)))
+    title = '<dc:title xmlns:dc="http://purl.org/dc/elements/1.1/">The whale</dc:title>'
+    package = f'<package xmlns="http://www.idpf.org/2007/opf">{title}<manifest>{items}</manifest><spine>{order}</spine></package>'
+    main = {"META-INF/container.xml": '<container><rootfile full-path="OPS/a.opf"/></container>', "OPS/a.opf": package}
+    return make_zip(main | {posixpath.normpath(f"OPS/{name}"): content for name, content in parts.items()})
