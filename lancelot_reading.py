@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import array
 import bisect
+import bz2
 import codecs
 import contextlib
 import csv
 import errno
 import functools
+import gzip
 import hashlib
 import html.parser
 import io
 import itertools
 import json
+import lzma
 import math
 import os
 import posixpath
@@ -359,6 +362,64 @@ def rst_document(text: str) -> Document:
             level = levels.setdefault((below[0], above is not None), len(levels) + 1)
             headings.append((title, level, words))
     return collect("rst", cut_at_headings(text, headings, HeadingPath()))
+
+
+# --- texts with joints of their own: LaTeX, settings, subtitles
+
+
+_BRACES = r"\{((?:[^{}\n]|\{[^{}\n]*\}){1,500})\}"
+_LATEX_LEVELS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph")
+_TABLE_NAME = re.compile(r"^(?P<mark>)\[{1,2}(?P<words>[^\[\]\n]{1,200})\]{1,2}[ \t]*(?:[#;].*)?$", re.MULTILINE)
+_JOINTS = {
+    "latex": re.compile(
+        rf"^[ \t]*\\(?P<mark>{'|'.join(_LATEX_LEVELS)})\*?(?:\[[^\]\n]*\])?(?P<words>{_BRACES})", re.MULTILINE
+    ),
+    # A key whose value stands on the line has no title of its own.
+    "yaml": re.compile(
+        r"""^(?P<mark>)(?:["']?(?P<words>\w[^\n:#"']{0,100})["']?:(?=[ \t]*(?:[|>&!#].*)?\n(?:[ \t]*\n)*(?:[ \t]+[^\s#]|-[ \t]))"""
+        r"""|["']?\w[^\n:#"']{0,100}["']?:(?=\s))""",
+        re.MULTILINE,
+    ),
+    "toml": _TABLE_NAME,
+    "ini": _TABLE_NAME,
+    "org": re.compile(r"^(?P<mark>\*+)[ \t]+(?P<words>.+)$", re.MULTILINE),
+    "asciidoc": re.compile(r"^(?P<mark>={1,6})[ \t]+(?P<words>.+)$", re.MULTILINE),
+}
+"""What begins a section of a text: `mark` makes its level, and `words` are its title."""
+_LATEX_TITLE = re.compile(rf"^[ \t]*\\title{_BRACES}", re.MULTILINE)
+_LATEX_COMMAND = re.compile(r"\\[A-Za-z]+\*?|[{}~]")
+_CUE = re.compile(
+    r"^[ \t]*(?:(\d{1,3}):)?(\d{1,3}):(\d\d)[.,]\d{1,9}[ \t]*-->.*\n((?:(?!.*-->).*\S.*(?:\n|\Z))*)", re.MULTILINE
+)
+_SPEAKER = re.compile(r"<v(?:\.[\w.]+)?[ \t]+([^<>\n]*)>")
+_CUE_MARKUP = re.compile(r"<[^<>\n]*>|\{\\[^{}\n]*\}")
+
+
+def jointed_document(text: str, kind: str) -> Document:
+    """A text by one of _JOINTS."""
+    title = _LATEX_TITLE.search(text) if kind == "latex" else None
+    headings: list[tuple[re.Match[str], int, str]] = []
+    for joint in _JOINTS[kind].finditer(text):
+        mark, words = joint["mark"], joint["words"] or ""
+        level = _LATEX_LEVELS.index(mark) if kind == "latex" else len(mark)
+        words = _LATEX_COMMAND.sub(" ", words) if kind == "latex" else words
+        if words or (headings and headings[-1][2]):  # neighbours without a title are one section
+            headings.append((joint, level, words))
+    sections = cut_at_headings(text, headings, HeadingPath())
+    return collect(kind, sections, title=one_line(_LATEX_COMMAND.sub(" ", title[1])) if title else "")
+
+
+def subtitle_document(text: str) -> Document:
+    """Subtitles: what is said, each cue at its time; lines that stay for the next cue are read once."""
+    sections, before = list[Section](), list[str]()
+    for cue in _CUE.finditer(text):
+        hours, minutes, seconds = (int(number or 0) for number in cue.groups()[:3])
+        said = _CUE_MARKUP.sub("", _SPEAKER.sub(r"\1: ", cue[4]))
+        lines = [line for line in map(one_line, html.unescape(said).split("\n")) if line]
+        new = "\n".join(line for line in lines if line not in before)
+        sections.append(Section(new, place=f"time {hours * 3600 + minutes * 60 + seconds}"))
+        before = lines
+    return collect("subtitles", sections) if sections else plain_document(text)
 
 
 # --- source code
@@ -1354,7 +1415,7 @@ def _header_text(value: object) -> str:
     # Bytes that leave ASCII are made an encoded word, too.
     text = value.encode() if isinstance(value, email.header.Header) else str(value or "")
     with contextlib.suppress(email.errors.HeaderParseError, *_DAMAGE):
-        words = email.header.decode_header(text)
+        words = email.header.decode_header(text[: MAX_MAIL_LINE * 20])  # its time grows with the square of their number
         text = "".join(
             word if isinstance(word, str) else _decode_as(word, charset or "raw-unicode-escape")
             for word, charset in words
@@ -1460,6 +1521,44 @@ def mailbox_document(content: bytes) -> Document:
     return Document("mailbox", (), parts=tuple((f"{number}.eml", mail) for number, mail in enumerate(mails, 1)))
 
 
+# --- RTF
+
+
+_RTF_START = re.compile(rb"\s*\{\\rtf")
+_RTF_BYTES = re.compile(r"[0-9A-Fa-f\r\n]{200,}")  # of pictures
+_RTF_TITLE = re.compile(r"\{\\title\b ?((?:[^{}\\]|\\[^{}]){1,2000})\}")
+_RTF_LEVEL = re.compile(r"\\outlinelevel([0-8])(?!\d) ?")
+_LEVEL_MARK, _LEVEL_MARKS = 0xE000, re.compile("[\ue000-\ue008]")
+"""Characters of private use that stand for the levels of headings, since the library gives nothing but text."""
+
+
+def rtf_document(content: bytes) -> Document:
+    """RTF by its paragraphs below its headings, with footnotes where they are called."""
+    from striprtf.striprtf import rtf_to_text
+
+    page = re.search(rb"\\ansicpg(\d{3,5})", content[:_SAMPLE])
+    code_page = page[1].decode() if page else "1252"
+    text = _RTF_BYTES.sub("", _decode_as(content, f"cp{code_page}"))
+    title = _RTF_TITLE.search(text)
+    text = _RTF_LEVEL.sub(lambda level: f"{level[0]} {chr(_LEVEL_MARK + int(level[1]))}", text)
+    # The library's search for links takes time that grows with a power of their number.
+    text = re.sub(r"(?i)(\\field)(?=\{)", r"\1 ", text.replace("\\footnote", ""))
+    try:
+        body, name = (
+            str(rtf_to_text(rtf, errors="replace"))  # type: ignore[no-untyped-call]
+            for rtf in (text, rf"{{\rtf1\ansicpg{code_page} {title[1] if title else ''}}}")
+        )
+    except _DAMAGE as error:
+        raise UnreadableError(f"is a damaged RTF document ({type(error).__name__})") from error
+    path, sections = HeadingPath(), []
+    for number, line in enumerate(body.split("\n"), 1):
+        words = _LEVEL_MARKS.sub("", line)
+        if mark := _LEVEL_MARKS.search(line):
+            path.enter(ord(mark[0]) - _LEVEL_MARK, words)
+        sections.append(Section(words, path.title, place=f"paragraph {number}"))
+    return collect("rtf", sections, title=one_line(name))
+
+
 # --- formats
 
 
@@ -1481,25 +1580,61 @@ _SUFFIXES: Mapping[Callable[[str], Document], str] = {
         " sql ddl"
     ),
     lambda text: with_whole_words(plain_document(text)): "txt text",
-    plain_document: "log adoc tex org",
+    functools.partial(jointed_document, kind="latex"): "tex ltx",
+    functools.partial(jointed_document, kind="yaml"): "yaml yml",
+    functools.partial(jointed_document, kind="toml"): "toml",
+    functools.partial(jointed_document, kind="ini"): "ini cfg conf",
+    functools.partial(jointed_document, kind="org"): "org",
+    functools.partial(jointed_document, kind="asciidoc"): "adoc asciidoc",
+    subtitle_document: "srt vtt",
+    plain_document: "log",
 }
 TEXT_READERS = {f".{suffix}": reader for reader, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
-BINARY_SUFFIXES = frozenset(
-    f".{suffix}"
-    for suffix in """
-    7z a aac ai apk avi avif bin bmp bz2 cab class db deb dll dmg dylib ear eot exe fla flac gif gz heic icns
-    ico img iso jar jpeg jpg lance lib lz4 lzma m4a m4v mkv mobi mov mp3 mp4 mpeg mpg msi npy npz o obj ogg
-    opus otf parquet pickle pkl png psd pt pth pyc pyd pyo pyz rar rpm safetensors so sqlite sqlite3 swf tar
-    tgz tif tiff ttf war wasm wav webm webp whl wma wmv woff woff2 xz zip zst
-    """.split()  # noqa: SIM905 - words are read best as words
-)
-"""Files that are not even opened: pictures, sound, programs, archives, and documents that there is no reader for."""
+UNREAD = {
+    "archive": (
+        "unpack it",
+        "7z arj cab dmg img iso lz lz4 lzma pyz qcow2 rar tar tbz tbz2 tgz txz vdi vhd vmdk z zip zst",
+    ),
+    "book": ("save it as EPUB", "azw azw3 chm kfx lit mobi"),
+    "data": (
+        "save what has words as CSV",
+        "arrow ckpt feather gguf h5 npy npz onnx orc parquet pickle pkl pt pth safetensors",
+    ),
+    "database": ("save its tables as CSV", "accdb db lance mdb odb sqlite sqlite3"),
+    "document of Apple": ("save it as PDF", "numbers pages"),
+    "document of OneNote": ("save it as PDF", "one onetoc2"),
+    "drawing": ("save it as PDF", "ai cdr djvu dwg fla indd psd sketch swf vsd vsdx xcf"),
+    "font": ("", "eot otf ttc ttf woff woff2"),
+    "mail of Outlook": ("save it as EML or MBOX", "ost pst"),
+    "picture": (
+        "make a PDF of it by text recognition",
+        "arw avif bmp cr2 cr3 dng gif heic heif icns ico jfif jpeg jpg jxl nef orf png tga tif tiff webp",
+    ),
+    "program": (
+        "",
+        "a apk appimage bin class deb dll dylib ear exe jar lib msi o obj pyc pyd pyo rpm so war wasm whl xpi",
+    ),
+    "sound": ("save what is said as text or subtitles", "aac aif aiff amr flac m4a mid mp3 oga ogg opus wav wma"),
+    "video": ("save what is said as text or subtitles", "3gp avi flv m4v mkv mov mp4 mpeg mpg ogv webm wmv"),
+}
+"""The kinds of files that are not even opened: what to do with one of each, and its suffixes."""
+ADVICE = {kind: advice for kind, (advice, _) in UNREAD.items()}
+_UNREAD_SUFFIXES = {f".{suffix}": kind for kind, (_, suffixes) in UNREAD.items() for suffix in suffixes.split()}
+_UNREAD_STARTS = {
+    "archive": rb"PK\x03\x04|Rar!|7z\xbc\xaf|.{257}ustar",
+    "database": rb"SQLite format 3|.{4}Standard (?:ACE|Jet) DB",
+    "picture": rb"\x89PNG|\xff\xd8\xff|GIF8|II\*\0|MM\0\*|RIFF....WEBP",
+    "program": rb"\x7fELF|MZ|\xca\xfe\xba\xbe|[\xce\xcf]\xfa\xed\xfe",
+    "sound": rb"ID3|OggS|fLaC|RIFF....WAVE",
+    "video": rb".{4}ftyp|\x1aE\xdf\xa3|RIFF....AVI ",
+}
+"""How those begin that have another name, or none."""
 DOCUMENT_SUFFIXES = frozenset(
     f".{suffix}"
     for suffix in """
-    doc docm docx dot dotm dotx eml epub mbox mht mhtml odg odp ods odt otp ots ott pdf pot potx pps ppsx ppt pptm pptx xls xlsb
-    xlsm xlsx xlt xltm xltx
-    """.split()  # noqa: SIM905 - as above
+    bz2 doc docm docx dot dotm dotx eml epub gz mbox mht mhtml odg odp ods odt otp ots ott pdf pot potx pps ppsx ppt pptm pptx
+    rtf xls xlsb xlsm xlsx xlt xltm xltx xz
+    """.split()  # noqa: SIM905 - words are read best as words
 )
 _GENERATED: Mapping[str, str] = {
     "lock file": r"(?:package-lock|npm-shrinkwrap|packages\.lock)\.json|(?:pnpm-lock|conda-lock)\.ya?ml|go\.sum"
@@ -1519,19 +1654,58 @@ def _generated_kind(name: str, text: str) -> str:
     return next((kind for kind, names in _GENERATED.items() if re.fullmatch(names, name)), "")
 
 
+def refuse_unread(name: str) -> None:
+    """Raise IgnoredError, with its kind, for a file whose suffix tells that it is not to be read."""
+    if kind := _UNREAD_SUFFIXES.get(Path(name).suffix.lower()):
+        raise IgnoredError(kind)
+
+
+_PACKED: Mapping[bytes, Callable[[Any], Any]] = {
+    rb"\x1f\x8b\x08": gzip.open,
+    rb"BZh[1-9][1\x17]": bz2.open,
+    rb"\xfd7zXZ\0": lzma.open,
+}
+"""How one file that is compressed begins, and what opens it."""
+
+
+def unpacked(name: str, content: bytes) -> tuple[str, bytes]:
+    """The name and the bytes of the one file that is compressed in these, or both as they are."""
+    opener = next((opener for start, opener in _PACKED.items() if re.match(start, content)), None)
+    if opener is None:
+        return name, content
+    try:
+        with opener(io.BytesIO(content)) as file:
+            inner = file.read(MAX_FILE_BYTES + 1)
+    except (lzma.LZMAError, *_DAMAGE) as error:
+        raise UnreadableError(f"is damaged where it is compressed ({type(error).__name__})") from error
+    if len(inner) > MAX_FILE_BYTES:
+        raise UnreadableError(f"unpacks to more than {MAX_FILE_BYTES // 1_000_000} MB")
+    if inner[257:262] == b"ustar" or any(re.match(start, inner) for start in _PACKED):
+        raise IgnoredError("archive")
+    name = Path(name).stem if Path(name).suffix.lower() in (".gz", ".bz2", ".xz") else name
+    refuse_unread(name)
+    return name, inner
+
+
+def _reader_of(suffix: str, content: bytes) -> Callable[[bytes], Document] | None:
+    """The reader of a file that its bytes tell, or None for text and for what is not read."""
+    if _MAILBOX_LINE.match(content) and suffix != ".eml":
+        return mailbox_document
+    if is_mail(content) or (suffix in (".eml", ".mht", ".mhtml") and _MAIL_HEAD.match(content)):
+        return mail_document
+    if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
+        return pdf_document
+    return rtf_document if _RTF_START.match(content) else _office_reader(content)
+
+
 def read_document(name: str, content: bytes) -> Document:
     """The sections of a file, whose name tells no more than its kind; UnreadableError says why there are none.
 
     What a file is is told from its content first, then from its suffix; text of any other kind is plain text.
     """
+    name, content = unpacked(name, content)
     suffix = Path(name).suffix.lower()
-    if _MAILBOX_LINE.match(content) and suffix != ".eml":
-        return mailbox_document(content)
-    if is_mail(content) or (suffix in (".eml", ".mht", ".mhtml") and _MAIL_HEAD.match(content)):
-        return mail_document(content)
-    if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
-        return pdf_document(content)
-    if reader := _office_reader(content):
+    if reader := _reader_of(suffix, content):
         return reader(content)
     try:
         text, guess = decode_text(content)
@@ -1540,7 +1714,8 @@ def read_document(name: str, content: bytes) -> Document:
             raise UnreadableError(f"is damaged, or no {suffix[1:].upper()} file") from error
         if suffix in TEXT_READERS:
             raise UnreadableError("holds binary data") from error
-        raise
+        kinds = (kind for kind, start in _UNREAD_STARTS.items() if re.match(start, content, re.DOTALL))
+        raise IgnoredError(next(kinds, error.cause)) from error
     if kind := _generated_kind(name, text):
         raise IgnoredError(kind)
     try:
@@ -1624,7 +1799,7 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
     texts = [lancelot.clean_surrogates(section.text).replace("\x00", " ") for section in sections]
-    gap = "\n" if extractor in ("html", "docx", "markdown", "epub", "odf", "pptx") else "\n\n"
+    gap = "\n" if extractor in ("html", "docx", "markdown", "epub", "odf", "pptx", "rtf", "subtitles") else "\n\n"
     starts = list(itertools.accumulate((len(text) + len(gap) for text in texts[:-1]), initial=0))
     whole = gap.join(texts)
     line_feeds = array.array("Q", (match.start() for match in re.finditer("\n", whole)))
@@ -1645,7 +1820,8 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
     splitter = (MarkdownSplitter if extractor == "markdown" else TextSplitter)(room, overlap=overlap)
     for start, end in _spans(whole, splitter):
         (section, unit, first), (_, _, last) = locate(start), locate(end - 1)
-        place = f"{unit} {first}" if first == last else f"{unit}s {first}-{last}"
+        shown = [f"{at // 3600}:{at // 60 % 60:02}:{at % 60:02}" if unit == "time" else str(at) for at in (first, last)]
+        place = f"{unit} {shown[0]}" if first == last else f"{unit}s {'-'.join(shown)}"
         piece, header = whole[start:end], section.header
         if header and not one_line(piece[: MAX_HEADER * 4]).startswith(header.rstrip("…")):
             piece = f"{header}\n{piece}"  # a table that goes on
@@ -1768,8 +1944,7 @@ def read_regular(path: str | Path, most: int) -> bytes:
 def _extract(name: str, read: Callable[[], bytes]) -> tuple[Extraction, tuple[tuple[str, bytes], ...]]:
     """Read and cut a document; return what is wrong with it in the result, and the parts that are still to be read."""
     try:
-        if Path(name).suffix.lower() in BINARY_SUFFIXES:
-            return Extraction(ignored="binary"), ()
+        refuse_unread(name)
         content = read()
         document = read_document(name, content)
         missing, limit = document.missing, chunk_limit(document)

@@ -217,7 +217,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found["empty.txt"].ignored == "empty"
     assert found["pipe.txt"].failed == "is not a regular file"
     assert "No such file" in found["not there"].failed
-    assert found["not there.png"].ignored == "binary"
+    assert found["not there.png"].ignored == "picture"
     assert found["."].failed
 
 

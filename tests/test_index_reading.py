@@ -773,7 +773,7 @@ def test_text_under_a_wrong_name_is_text() -> None:
 
 SUFFIXES = sorted({*lancelot_reading.TEXT_READERS, *lancelot_reading.DOCUMENT_SUFFIXES, ""})
 FRAGMENTS = st.sampled_from(
-    [*("<", ">", "</", "<!--", "-->", "<p>", "<h1>", '"', "'", "{", "}", "[", "]", ":", ",", "#", "=", "---\n", "```\n", "\n"), *(" ", "\t", "def f():\n", "class A:\n", "a", "1", "\\ud800", "é", "\r\n", "\x00", "|", ";", "*/", '{"cells":[', "%PDF-")]
+    [*("<", ">", "</", "<!--", "-->", "<p>", "<h1>", '"', "'", "{", "}", "[", "]", ":", ",", "#", "=", "---\n", "```\n", "\n"), *(" ", "\t", "def f():\n", "class A:\n", "a", "1", "\\ud800", "é", "\r\n", "\x00", "|", ";", "*/", '{"cells":[', "%PDF-"), *("{\\rtf1 ", "\\par ", "\\u-1 ", "\\'e9", "00:01.0 --> \n", "\\section{", "key:\n", "[a]\n", "From a 10:20\n", "Date: a\n")]
 )  # fmt: skip
 
 
