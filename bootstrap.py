@@ -98,6 +98,9 @@ def check_owners(folder):
             refuse("does not start from %s, since %s: %s" % (path, why, remedy))
 
 
+LOCKED = {}  # the open folder of each lock: a second one of the same process would exclude it too
+
+
 def lock(folder, kind):
     """Lock a folder for as long as this process lives; return False if others hold a lock that excludes it.
 
@@ -106,7 +109,9 @@ def lock(folder, kind):
     try:
         import fcntl
 
-        fcntl.flock(os.open(str(folder), os.O_RDONLY), getattr(fcntl, kind) | fcntl.LOCK_NB)
+        if folder not in LOCKED:
+            LOCKED[folder] = os.open(str(folder), os.O_RDONLY)
+        fcntl.flock(LOCKED[folder], getattr(fcntl, kind) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):
@@ -130,6 +135,7 @@ def remove_copy(path):
         if not lock(path, "LOCK_EX"):
             return False
         path.rename(hidden)  # in one step: nobody starts from half a copy
+        LOCKED.pop(path, None)  # of what is there under this name next
     except OSError:
         return not path.exists()
     shutil.rmtree(str(hidden), ignore_errors=True)

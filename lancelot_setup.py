@@ -511,6 +511,30 @@ def entry_in(client: Client, content: bytes | None) -> dict[str, Any] | None:
     return _divided(client, content)[0]
 
 
+@dataclass(frozen=True)
+class Entry:
+    """Our entry in a file of a client, {} where the file cannot be read, and whose file that is."""
+
+    client: Client
+    path: Path
+    scope: Literal["user", "project"]
+    content: dict[str, Any]
+
+
+def entries_on(machine: Machine) -> Iterator[Entry]:
+    """Yield our entry in every file of a client that has one, of the project and of the user, and the broken files."""
+    scopes: tuple[Literal["project", "user"], ...] = ("project", "user")
+    places = [
+        (path, client, scope) for scope in scopes for client in CLIENTS for path in client_paths(client, machine, scope)
+    ]
+    for path, (client, scope) in {path: (client, scope) for path, client, scope in places}.items():
+        content: dict[str, Any] | None = {}
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            content = entry_in(client, _file_content(path))
+        if content is not None:
+            yield Entry(client, path, scope, content)
+
+
 def _edited(client: Client, content: bytes | None, entry: Mapping[str, Any] | None) -> bytes:
     """Return the content of a file with our entry put into it, or without our entry for None."""
     text = (content or b"").decode()
@@ -681,6 +705,23 @@ def command_verify(session: Session) -> int:
     return int(bool(problems))
 
 
+def remove_copies() -> None:
+    """Remove what archives of Lancelot unpacked, at last what this runs from: nothing can be imported afterwards."""
+    starting: Any = sys.modules["__main__"]
+    if not hasattr(starting, "remove_copy"):
+        return
+    own = Path(__file__).parent.parent
+    for copy in (*starting.copies(own), own):
+        if starting.remove_copy(copy):
+            say(f"Removed: {copy}")
+            lancelot.remove_file(copy.with_name(f".{copy.name}_lock"))
+        else:
+            say(f"Kept, since it is in use: {copy}. End what runs from it, and remove it.")
+    starting.remove_leftovers(own)
+    with contextlib.suppress(OSError):
+        own.parent.rmdir()
+
+
 def command_cache(session: Session) -> int:
     """`cache`: list the copies that archives of Lancelot unpacked, and remove them."""
     # The code that started the archive knows its copies; where another did, there are none.
@@ -828,6 +869,31 @@ def check_keychain(status: Status) -> Iterator[Check]:
         yield Check("keychain", "ok", "The system keychain answers.")
 
 
+def _gone(entry: Mapping[str, Any]) -> list[str]:
+    """Return the absolute paths of an entry that are not there: its Python, its archive or its database."""
+    arguments, variables = entry.get("args"), entry.get("env")
+    words = [entry.get("command"), *(arguments if isinstance(arguments, list) else ())]
+    words.append(variables.get("LANCEDB_PATH") if isinstance(variables, dict) else None)
+    return [word for word in words if isinstance(word, str) and os.path.isabs(word) and not os.path.exists(word)]  # noqa: PTH110, PTH117 - never raise
+
+
+def check_clients(machine: Machine) -> Iterator[Check]:
+    """Yield whether what each client's entry names is there: programs and folders are moved."""
+    entries = list(entries_on(machine))
+    for entry in entries:
+        title = f"{entry.client.title} ({entry.path})"
+        scope = ["--scope", "project"] if entry.scope == "project" else []
+        line = lancelot.typed_line("init", "--client", entry.client.name, *scope)
+        if not entry.content:
+            yield Check("clients", "warning", f"{title}: the file cannot be read.", f"Run, to see why: {line}")
+        elif gone := _gone(entry.content):
+            yield Check("clients", "failed", f"{title} names {listed(gone)}, which is gone.", f"Run: {line}")
+        else:
+            yield Check("clients", "ok", f"{title} names nothing that is gone.")
+    if not entries:
+        yield Check("clients", "ok", "No client's file has Lancelot in it; `init --client NAME` puts it there.")
+
+
 MODEL_CHECKS = (
     Examination("local model", check_local_model, seconds=30),
     Examination("embeddings", check_embeddings, seconds=60),
@@ -906,7 +972,9 @@ def command_doctor(session: Session) -> int:
     """`doctor`: every check, a line each as it comes; exit code 1 where one failed."""
     # The folder was looked at already. To end a server that does not answer takes its client some seconds more.
     server = Examination("server", lambda _status: check_server(session)[:1], SERVER_SECONDS + 10)
-    examinations = (*lancelot.CHECKS, *LIVE_CHECKS, server)
+    machine = Machine(this_system(), session.environ, Path.cwd())
+    clients = Examination("clients", lambda _status: check_clients(machine))
+    examinations = (*lancelot.CHECKS, *LIVE_CHECKS, clients, server)
     status = lancelot.read_status(lancelot.Searcher(session.settings))
     if session.arguments.json:
         checks = list(lancelot.examine(status, examinations))
@@ -950,9 +1018,7 @@ def _client_files(session: Session) -> list[tuple[Client, Path]]:
     """Return the files of the clients of `--client`: with `all` of those found on this machine or in this project."""
     names, scope = session.arguments.client, session.arguments.scope
     if not names:
-        raise LancelotError(
-            "--scope, --remove and --dry-run are about the files of clients.", "Say which: --client NAME."
-        )
+        raise LancelotError("--scope and --dry-run are about the files of clients.", "Say which: --client NAME.")
     machine, files = Machine(this_system(), session.environ, Path.cwd()), list[tuple[Client, Path]]()
     for client in CLIENTS:
         paths = client_paths(client, machine, scope)
@@ -1176,11 +1242,14 @@ def _say_store_secrets(session: Session, values: Mapping[str, str]) -> None:
 
 
 def _edit_clients(
-    session: Session, entry_for: Callable[[Client], Mapping[str, Any] | None], stored: Iterable[str] = ()
+    session: Session,
+    files: Iterable[tuple[Client, Path]],
+    entry_for: Callable[[Client], Mapping[str, Any] | None],
+    stored: Iterable[str] = (),
 ) -> tuple[list[tuple[Client, Path]], int]:
-    """Edit the files of the clients named, or show how; return those edited, and 1 if one had to be left alone."""
+    """Edit files of clients, or show how; return those edited, and 1 if one had to be left alone."""
     done, code = [], 0
-    for client, path in _client_files(session):
+    for client, path in files:
         try:
             edit = plan_edit(client, path, entry_for(client), stored=stored)
             if edit.before == edit.after:
@@ -1227,7 +1296,8 @@ def _write_clients(session: Session, values: Mapping[str, str], key: str) -> int
     """Put the server into the files of the clients named, and start it once by each command that stands there."""
     command, variables = session.command, _entry_variables(session, values)
     stored = {name for name in values if values[name]} | ({"OPENAI_API_KEY"} if key else set())
-    done, code = _edit_clients(session, lambda client: client.checked_entry(command, variables), stored)
+    files = _client_files(session)
+    done, code = _edit_clients(session, files, lambda client: client.checked_entry(command, variables), stored)
     _say_store_secrets(session, values)
     if session.arguments.dry_run:
         return code
@@ -1326,6 +1396,29 @@ def _say_next_steps(session: Session, values: Mapping[str, str]) -> None:
     _say_store_secrets(session, values)
 
 
+def _remove_all(session: Session) -> int:
+    """Take Lancelot off this machine, but for the file that was started and the databases, which are named at the end."""
+    options, settings = session.arguments, session.settings
+    if not (options.yes or options.dry_run):
+        if not sys.stdin.isatty():
+            raise LancelotError("There is no terminal to ask at whether all is to go.", "Give --yes, or --client NAME.")
+        what = "Lancelot's entries in clients' files, its settings, its keys and its unpacked copies"
+        if not lancelot.agrees(f"Remove {what}?"):
+            return 1
+    files = [(entry.client, entry.path) for entry in entries_on(Machine(this_system(), session.environ, Path.cwd()))]
+    code = _edit_clients(session, files, lambda _client: None)[1]
+    if options.dry_run:
+        return code
+    _forget_stored(session)
+    with contextlib.suppress(OSError):
+        settings.config_dir.rmdir()
+    say(f"Left: {session.command[-1]}, which you can delete.")
+    if settings.path:
+        say(f"Left: {lancelot.shown_path(settings.path)}, which you can delete if no other program uses it.")
+    remove_copies()
+    return code
+
+
 def _set_up(session: Session) -> int:
     """Ask for what is not given, try it, store it, and name the server in clients or say how."""
     options = session.arguments
@@ -1374,8 +1467,10 @@ def command_init(session: Session) -> int:
         return _show_stored(session)
     if options.forget:
         return _forget_stored(session)
+    if options.remove and not (options.client or options.scope == "project"):
+        return _remove_all(session)
     if options.remove:
-        return _edit_clients(session, lambda _client: None)[1]
+        return _edit_clients(session, _client_files(session), lambda _client: None)[1]
     if options.client or options.dry_run or options.scope == "project":
         _client_files(session)  # what is wrong with the names is said before anything is asked
     if options.dry_run:
@@ -1521,7 +1616,8 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     shown = "whose file: the user's (default), or the one of the project in this folder"
     parser.add_argument("--scope", choices=["user", "project"], default="user", help=shown)
     parser.add_argument("--dry-run", action="store_true", help="only print what would change in the clients' files")
-    parser.add_argument("--remove", action="store_true", help="take the server out of the clients' files again")
+    shown = "take the server out of the clients' files again; without --client take all off this machine: entries, settings, keys and unpacked copies"
+    parser.add_argument("--remove", action="store_true", help=shown)
 
 
 COMMANDS: Mapping[str, Callable[[Session], int]] = {

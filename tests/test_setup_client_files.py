@@ -923,11 +923,74 @@ def test_a_client_that_is_not_known_is_wrong_usage_and_the_known_ones_are_named(
     assert all(name in ended.err for name in ("emacs", "all", *NAMES))
 
 
-@pytest.mark.parametrize("words", [("--remove",), ("--dry-run",)])
-def test_what_is_about_clients_wants_a_client(words: tuple[str, ...], init: Callable[..., Ended]) -> None:
-    ended = init("--path", FOLDER, "--yes", *words)
+def test_a_dry_run_wants_a_client(init: Callable[..., Ended]) -> None:
+    ended = init("--path", FOLDER, "--yes", "--dry-run")
     assert ended.code == 1
     assert "--client NAME" in ended.err
+
+
+def lines_on_clients(machine: Path) -> list[lancelot.Check]:
+    return list(lancelot_setup.check_clients(lancelot_setup.Machine("linux", {"HOME": str(machine)}, Path.cwd())))
+
+
+def test_an_entry_that_names_what_is_gone_is_found_and_mended(
+    init: Callable[..., Ended], machine: Path, tmp_path: Path, make_table: Callable[..., Path]
+) -> None:
+    (nothing,) = lines_on_clients(machine)
+    assert (nothing.status, nothing.name) == ("ok", "clients")
+    gone = tmp_path / "old folder"
+    places = {"claude-code": machine / ".claude.json", "vscode": tmp_path / "project" / ".vscode" / "mcp.json"}
+    for name, path in places.items():
+        entry = {"command": str(gone / "python3"), "args": [PROGRAM], "env": {"LANCEDB_PATH": str(gone / "db")}}
+        make(path, json.dumps({client_of(name).key: {"lancelot": entry}}))
+    make(machine / ".cursor" / "mcp.json", "{")
+    scopes = {"claude-code": (), "vscode": ("--scope", "project")}
+    lines = {
+        name: next(line for line in lines_on_clients(machine) if str(path) in line.message)
+        for name, path in places.items()
+    }
+    for name, line in lines.items():
+        assert line.status == "failed"
+        assert line.message.endswith(f" names {gone / 'python3'}, {gone / 'db'}, which is gone.")
+        assert line.remedy == f"Run: {lancelot.typed_line('init', '--client', name, *scopes[name])}"
+        folder = make_table({"text": [name]}, folder=name)
+        assert init("--path", str(folder), "--yes", "--client", name, *scopes[name]).code == 0
+    assert sorted(line.status for line in lines_on_clients(machine)) == ["ok", "ok", "warning"]
+
+
+@pytest.mark.parametrize(
+    "entry", [{"url": "http://x"}, {"command": 1, "args": "x", "env": []}, {"command": "uvx", "args": [None]}]
+)
+def test_an_entry_of_another_kind_names_nothing_that_is_gone(entry: dict[str, Any], machine: Path) -> None:
+    make(machine / ".cursor" / "mcp.json", json.dumps({"mcpServers": {"lancelot": entry}}))
+    assert [line.status for line in lines_on_clients(machine)] == ["ok"]
+
+
+def test_one_command_takes_all_off_the_machine_and_names_it(
+    init: Callable[..., Ended], machine: Path, config_dir: Path, tmp_path: Path
+) -> None:
+    before = make(machine / ".cursor" / "mcp.json", '{"mcpServers": {"other": {"command": "x"}} // broken')
+    names = [word for name in ("claude-code", "gemini") for word in ("--client", name)]
+    init("--path", FOLDER, "--base-url", "http://127.0.0.1:1", "--api-key-stdin", "--yes", *names, given=f"{KEY}\n")
+    init("--path", FOLDER, "--yes", "--client", "claude-code", "--scope", "project")
+    refused = init("--remove")
+    assert (refused.code, "Give --yes" in refused.err) == (1, True)
+    shown = init("--remove", "--dry-run")
+    assert shown.out.count('-  "lancelot": {') == 3
+    written = [machine / ".claude.json", machine / ".gemini" / "settings.json", tmp_path / "project" / ".mcp.json"]
+    kept = [config_dir / name for name in ("settings.json", "credentials.json", "credentials.key")]
+    assert all(path.exists() for path in written + kept)
+    ended = init("--remove", "--yes")
+    assert ended.code == 1  # for the file that could not be read
+    assert "mcp.json was left as it is: " in ended.err
+    for path in written + kept:
+        assert f"removed: {path}\n" in ended.out.replace("Removed", "removed")
+    assert f"Left: {PROGRAM}, which you can delete." in ended.out
+    assert f"Left: {FOLDER}, which you can delete if no other program uses it." in ended.out
+    assert files_below(machine) == [".cursor/mcp.json"]
+    assert (machine / ".cursor" / "mcp.json").read_bytes() == before
+    assert not config_dir.exists()
+    assert files_below(tmp_path / "project") == []
 
 
 def test_init_ends_with_a_session_by_the_command_that_it_wrote(run: Run, machine: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import lancelot_setup
 FOLDER = str(DATABASES / "anythingllm")
 SMALL = str(DATABASES / "no-vector")
 NAMES = ["platform", "processor", "disk space", "settings", "folder", "tables", "columns", "indexes", "key"]
-NAMES += ["local model", "embeddings", "chat model", "server"]
+NAMES += ["local model", "embeddings", "chat model", "clients", "server"]
 
 
 def said(out: str) -> dict[str, list[str]]:
@@ -62,7 +62,7 @@ def test_for_programs_it_is_json_that_the_status_shares(run: Run) -> None:
     assert ended.code == 0
     assert list(dict.fromkeys(line["name"] for line in health)) == NAMES
     status = json.loads(run("status", "--path", SMALL, "--json", "--verbose").out)["health"]
-    assert [line["name"] for line in status] == [line["name"] for line in health if line["name"] not in NAMES[-4:]]
+    assert [line["name"] for line in status] == [line["name"] for line in health if line["name"] not in NAMES[-5:]]
 
 
 @pytest.mark.usefixtures("without_server")
@@ -209,7 +209,7 @@ def test_where_every_check_breaks_every_line_is_failed(run: Run, monkeypatch: py
     monkeypatch.setattr(lancelot.Searcher, "status", break_down)
     ended = run("doctor", "--path", SMALL)
     assert ended.code == 1
-    assert said(ended.out) == {check.name: ["failed"] for check in broken} | {"server": ["failed"]}
+    assert said(ended.out) == {check.name: ["failed"] for check in broken} | {"clients": ["ok"], "server": ["failed"]}
     assert ended.err.count("a cog fell out") >= len(broken) + 2
 
 
@@ -253,6 +253,7 @@ def test_on_a_machine_where_everything_is_wrong_each_check_says_so(
         "local model": "ok",
         "embeddings": "failed",
         "chat model": "ok",
+        "clients": "ok",
         "server": "failed",
     }
     assert not [secret for secret in ("hunter2", "sk-of-a-test", "user:") if secret in ended.out + ended.err]

@@ -50,9 +50,9 @@ SIZES = {
     "lancelot.py": (8143, 557),
     "lancelot_index.py": (1203, 81),
     "lancelot_reading.py": (2070, 119),
-    "lancelot_setup.py": (1540, 91),
+    "lancelot_setup.py": (1636, 97),
     "build.py": (1044, 62),
-    "bootstrap.py": (226, 15),
+    "bootstrap.py": (232, 15),
 }
 """The lines of each file and its definitions, methods included. They may go down; raising one is a decision with a reason."""
 
