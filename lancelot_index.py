@@ -21,6 +21,7 @@ import concurrent.futures
 import contextlib
 import datetime as dt
 import errno
+import functools
 import hashlib
 import itertools
 import os
@@ -40,7 +41,7 @@ from lancelot import PROGRAM, LancelotError, Session, compact_json, listed, one_
 from lancelot_reading import MAX_FILE_BYTES, Extraction, Extractor, UnreadableError, open_without_links, read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -76,10 +77,29 @@ def source_name(path: str | Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def is_below(root: Path) -> Callable[[str], bool]:
-    """Return a test of whether a source lies below a folder, by their names."""
-    prefix = source_name(root).rstrip(os.sep) + os.sep
-    return lambda source: source.startswith(prefix)
+def path_of(name: str) -> Path:
+    """The path that a source_name stands for."""
+    if not os.path.lexists(name):
+        raw = re.sub(rb"\\x([0-9a-f]{2})", lambda byte: bytes.fromhex(byte[1].decode()), os.fsencode(name))
+        if os.path.lexists(raw):
+            return Path(os.fsdecode(raw))
+    return Path(name)
+
+
+def is_part_of(root: Path) -> Callable[[str], bool]:
+    """Return a test of whether a source is a file or lies below a folder, by their names."""
+    name = source_name(root)
+    prefix = name.rstrip(os.sep) + os.sep
+    return lambda source: source.startswith(prefix) or source == name
+
+
+def owner_of(source: str, roots: Container[str]) -> str | None:
+    """The innermost of these folders and files that a source is part of, or None."""
+    while source not in roots:
+        inner, source = source, os.path.dirname(source)  # noqa: PTH120 - of many thousands, and a Path takes ten times as long
+        if source == inner:
+            return None
+    return source
 
 
 Pattern = tuple[re.Pattern[bytes], bool]
@@ -190,7 +210,7 @@ def _scan(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
 class FileFinder:
     """The files below a folder that are to be indexed. Symbolic links are never followed: what lies inside is found itself.
 
-    With `within`, a folder above it, the way from there must not be hidden or ignored, and the ignore files on it hold.
+    A root that is a file is found whatever its name is. Folders named in `apart` are left to runs of their own. With `within`, a folder above it, the way from there must not be hidden or ignored, and the ignore files on it hold.
     `ignored` counts files and whole folders by the reason; `failed` says by name why one could not be looked at.
     """
 
@@ -198,8 +218,10 @@ class FileFinder:
     within: Path | None = None
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    apart: Container[str] = ()
     stop: threading.Event = field(default_factory=threading.Event)
     files: list[FoundFile] = field(default_factory=list, init=False)
+    folders: set[str] = field(default_factory=set, init=False)
     ignored: Counter[str] = field(default_factory=Counter, init=False)
     failed: dict[str, str] = field(default_factory=dict, init=False)
     notes: list[str] = field(default_factory=list, init=False)
@@ -214,10 +236,14 @@ class FileFinder:
 
     def find(self) -> FileFinder:
         """Walk the folder, and put its files in the order of their names."""
+        if self.root.is_file():
+            self._add(self.root, self.root.stat())
+            return self
         relative = self._way
         while self._waiting and not self.stop.is_set():
             relative, patterns, included = self._waiting.pop()
             folder = self._top / relative
+            self.folders.add(source_name(folder))
             try:
                 with _scan(folder) as entries:
                     patterns = self._patterns_in(relative, patterns)
@@ -235,6 +261,9 @@ class FileFinder:
             )
         self.files.sort(key=lambda file: file.source)
         return self
+
+    def _add(self, path: Path, state: os.stat_result) -> None:
+        self.files.append(FoundFile(path, source_name(path), state.st_size, state.st_mtime))
 
     def _patterns_in(self, relative: str, patterns: tuple[Pattern, ...]) -> tuple[Pattern, ...]:
         """The patterns that hold in a folder, given those of the folders above; UnreadableError if they cannot be obeyed."""
@@ -275,16 +304,20 @@ class FileFinder:
                 "ignored by pattern": is_ignored(name, self._exclude) or is_ignored(name, patterns),
                 "no regular file": not is_folder and not entry.is_file(follow_symlinks=False),
                 "not included": not is_folder and not included,
+                "indexed by itself": is_folder and source_name(path) in self.apart,
             }
             if reason := next((reason for reason, holds in against.items() if holds), None):
                 self.ignored[reason] += 1
             elif is_folder:
                 self._waiting.append((name, patterns, included))
             else:
-                state = entry.stat(follow_symlinks=False)
-                self.files.append(FoundFile(path, source_name(path), state.st_size, state.st_mtime))
+                self._add(path, entry.stat(follow_symlinks=False))
         except OSError as error:
             self.failed[source_name(path)] = f"it cannot be looked at ({reason_of(error)})"
+
+    def covers(self, name: str) -> bool:
+        """Return whether a folder was walked, or a file found."""
+        return name in self.folders or any(file.source == name for file in self.files)
 
     def may_hold(self, source: str) -> bool:
         """Return whether a file may still be there, since it or a folder above it could not be looked at."""
@@ -417,11 +450,17 @@ LANGUAGES = (
 SCALAR_INDEX_ROWS = 10_000
 VECTOR_INDEX_ROWS = 50_000
 """Vectors from which an index pays: at 100,000 of length 384 a search takes a fifteenth of the time, and finds the same."""
-PATTERNS_METADATA = b"index_patterns"
-"""What --include and --exclude were given for each folder: in the metadata of a column, since a schema's own is fixed."""
+ROOTS_METADATA = b"index_patterns"
+"""The folders that runs were over: in the metadata of a column, since a schema's own is fixed. Versions that kept nothing but
+their patterns there, and left out those without, can still read it and write to it."""
+Roots = dict[str, dict[str, Any]]
+"""Each folder or single file that runs were over, with its patterns (`include`, `exclude`) and when it was last `run` over."""
+PATTERN_KINDS = ("include", "exclude")
+RUN_NOTED_SECONDS = 3600
+"""A run that changes nothing notes its time no more often than this, since that makes a new version of the table."""
 Known = dict[str, dict[str, Any]]
-"""Of each source in a table its `content_hash`, `modified_at`, `extractor`, SIZE_COLUMN if the table has that, and
-`count_all` chunks."""
+"""Of each source in a table its `content_hash`, `modified_at`, `extractor`, SIZE_COLUMN if the table has that, `count_all`
+chunks, and when it was indexed (`indexed_at_max`)."""
 
 
 def count_chunks(known: Known) -> int:
@@ -429,12 +468,12 @@ def count_chunks(known: Known) -> int:
     return sum(row["count_all"] for row in known.values())
 
 
-def part_of(known: Known, folder: Path) -> Known:
-    """Return what is known of a folder that need not exist: by its name as given, else by its name without links."""
+def part_of(known: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return what is known of a folder or file that need not exist: by its name as given, else by its name without links."""
     # A folder that was moved may have left a link behind: what is meant is the old name.
-    for name in (folder.absolute(), Path(os.path.realpath(folder))):
-        below = is_below(name)
-        if part := {source: row for source, row in known.items() if below(source)}:
+    for name in (root.absolute(), Path(os.path.realpath(root))):
+        is_part = is_part_of(name)
+        if part := {source: row for source, row in known.items() if is_part(source)}:
             return part
     return {}
 
@@ -470,7 +509,7 @@ def chunk_schema() -> pa.Schema:
     names = ("id", "text", "title", "chunkSource", "file_name", "file_type", "chunk_index", "place", "extractor")
     kinds: dict[str, Any] = dict.fromkeys((*names, "content_hash"), pa.string())
     kinds |= {"chunk_index": pa.int32(), "modified_at": moment, "indexed_at": moment, SIZE_COLUMN: pa.int64()}
-    notes: dict[str, Any] = {"chunkSource": {PATTERNS_METADATA: b"{}"}}
+    notes: dict[str, Any] = {"chunkSource": {ROOTS_METADATA: b"{}"}}
     columns = [pa.field(name, kind, metadata=notes.get(name)) for name, kind in kinds.items()]
     return pa.schema(columns, metadata={lancelot.OWN_METADATA: compact_json({"version": lancelot.__version__})})
 
@@ -568,19 +607,36 @@ class ChunkTable:
         """What it holds of each source."""
         wanted = ("chunkSource", "content_hash", "modified_at", "extractor", SIZE_COLUMN)
         columns = [name for name in wanted if name in self._table.schema.names]
-        counted = self.rows(*columns).group_by(columns).aggregate([([], "count_all")]).to_pylist()
-        return {row["chunkSource"]: row for row in counted}
+        grouped = self.rows(*columns, "indexed_at").group_by(columns)
+        return {
+            row["chunkSource"]: row for row in grouped.aggregate([([], "count_all"), ("indexed_at", "max")]).to_pylist()
+        }
 
-    def patterns(self) -> dict[str, Any]:
-        """The patterns of the last run over each folder."""
-        noted = (self._table.schema.field("chunkSource").metadata or {}).get(PATTERNS_METADATA, b"")
-        return lancelot.parse_json_object(noted.decode(errors="replace")) or {}
+    def noted_roots(self) -> Roots:
+        """The folders and files that are noted as runs were over them."""
+        noted = (self._table.schema.field("chunkSource").metadata or {}).get(ROOTS_METADATA, b"")
+        roots = lancelot.parse_json_object(noted.decode(errors="replace")) or {}
+        kinds = dict.fromkeys(PATTERN_KINDS, list) | {"run": str}
+        return {
+            name: {key: value for key, value in root.items() if isinstance(value, kinds.get(key, ()))}
+            for name, root in roots.items()
+            if isinstance(root, dict)
+        }
 
-    def keep_patterns(self, folder: str, patterns: Mapping[str, Sequence[str]]) -> None:
-        """Note the patterns of a folder for the runs to come; forget them where there are none."""
-        wanted = self.patterns() | {folder: patterns}
-        kept = {name: some for name, some in wanted.items() if any(some.values())}
-        self._set_metadata("chunkSource", PATTERNS_METADATA, compact_json(kept))
+    def note_roots(self, roots: Roots) -> None:
+        """Note the folders and files of runs in the place of those that were noted."""
+        self._set_metadata("chunkSource", ROOTS_METADATA, compact_json(roots))
+
+    def roots(self, known: Known) -> Roots:
+        """The folders and files that it was made of: those noted and, for what an earlier version indexed, topmost folders.
+
+        Of files outside those noted, a folder counts that holds one of them itself: so nothing is indexed that never was.
+        """
+        roots = self.noted_roots()
+        for folder in sorted({os.path.dirname(source) for source in known if owner_of(source, roots) is None}):  # noqa: PTH120
+            if owner_of(folder, roots) is None:
+                roots[folder] = {}
+        return roots
 
     def note_vectors(self) -> list[str]:
         """Return the sources of the rows without a vector, and note whether there are any: readers cannot count them."""
@@ -627,9 +683,36 @@ class ChunkTable:
         ]
         if self.length and not all(row[VECTOR_COLUMN] for row in rows):
             self._set_metadata(VECTOR_COLUMN, lancelot.COMPLETE_METADATA, "no")
+        self._put(pa.Table.from_pylist(rows, schema=self._table.schema), instead_of=theirs)
+
+    def _put(self, rows: pa.Table, *, instead_of: str) -> None:
+        """Put rows in the place of those that meet a condition, in one commit."""
         merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-        merge = merge.when_not_matched_by_source_delete(theirs)
-        merge.execute(pa.Table.from_pylist(rows, schema=self._table.schema), on_bad_vectors="null")
+        merge = merge.when_not_matched_by_source_delete(instead_of)
+        merge.execute(rows, on_bad_vectors="null")
+
+    @_writing
+    def rename(self, sources: Mapping[str, str]) -> None:
+        """Give sources other names, in one commit, with all that the table has of them."""
+        import pyarrow as pa
+
+        theirs = any_of("chunkSource", sources)
+        rows = self.rows(*self._table.schema.names, where=theirs)
+        places = [
+            (sources[row["chunkSource"]], row["chunk_index"])
+            for row in rows.select(["chunkSource", "chunk_index"]).to_pylist()
+        ]
+        columns: dict[str, list[Any]] = {
+            "chunkSource": [source for source, _ in places],
+            "id": list(itertools.starmap(chunk_id, places)),
+        }
+        if any(os.path.basename(old) != os.path.basename(new) for old, new in sources.items()):  # noqa: PTH119 - of any name
+            # Titles may come from the name of a file: the next run reads it.
+            columns |= {"content_hash": [""] * len(rows), "modified_at": [None] * len(rows)}
+        for name, column in columns.items():
+            at = rows.schema.get_field_index(name)
+            rows = rows.set_column(at, rows.schema.field(at), pa.array(column, rows.schema.field(at).type))
+        self._put(rows, instead_of=theirs)
 
     @_writing
     def remove(self, sources: Iterable[str]) -> None:
@@ -689,13 +772,17 @@ BATCH_CHUNKS = 1000
 BATCH_FILES = 200
 """Chunks and files that one commit takes in; a file is never divided, however many chunks it has."""
 MAX_FAILED_SHOWN = 200
+MAX_CHANGES_SHOWN = 20
 
 
 @dataclass(frozen=True)
 class IndexRequest:
-    """What a person wants indexed, into which table of which folder, and how."""
+    """What a person wants indexed, into which table of which folder, and how.
 
-    folder: Path
+    `folders` are folders or single files; none stand for all that the table was made of.
+    """
+
+    folders: Sequence[Path]
     database: Path
     table: str
     force: bool = False
@@ -708,30 +795,40 @@ class IndexRequest:
     within: Path | None = None
     """A folder that it must lie in, and not be hidden or ignored there, where a model asks instead of a person."""
 
-    @property
-    def name(self) -> str:
-        """The folder's name for a sentence."""
-        return one_line(source_name(self.folder))
+
+class FolderError(LancelotError):
+    """What is wrong with one folder: a run over several goes on with the others."""
 
 
-def check_request(request: IndexRequest) -> IndexRequest:
-    """The request with its folder resolved; LancelotError says why that cannot be."""
+def shown_name(path: Path) -> str:
+    """A path for a sentence."""
+    return one_line(source_name(path))
+
+
+def resolve_root(folder: Path, request: IndexRequest, known: Known) -> Path:
+    """Return a folder or file without links on its way, or a known file that was deleted; FolderError if there is none."""
+    name = shown_name(folder)
+    moved = f"If it was moved, `{PROGRAM} index --moved {name} NEW` points the table to its new place"
     try:
-        folder = request.folder.resolve(strict=True)
+        root = folder.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
-        cause, remedy = f"The folder {request.name} cannot be opened ({reason_of(error)})", "Name a folder that exists."
-        with contextlib.suppress(LancelotError, ValueError):
-            table = ChunkTable.open(request.database, request.table)
-            if table and (known := part_of(table.known(), request.folder)):
-                cause += f"; the table {request.table} keeps {plural(len(known), 'file')} of it"
-                remedy = f"If it was renamed or deleted, `{PROGRAM} index --forget {request.name}` takes them out."
-        raise LancelotError(f"{cause}.", remedy) from error
-    if folder.is_file():
-        raise LancelotError(f"{request.name} is no folder.", "Name the folder that it lies in.")
-    if request.within and not folder.is_relative_to(request.within):
-        cause = f"The folder {request.name} is not inside {one_line(str(request.within))}: a link leads out."
-        raise LancelotError(cause, "Name a folder inside by a path without links.")
-    return replace(request, folder=folder)
+        with contextlib.suppress(OSError):
+            if source_name(folder) in known and any(folder.parent.iterdir()):  # else its disk may be missing
+                return folder
+        cause, remedy = f"{name} cannot be opened ({reason_of(error)})", "Name a folder or file that exists."
+        with contextlib.suppress(ValueError):
+            if part := part_of(known, folder):
+                cause += f"; the table {request.table} keeps {plural(len(part), 'file')} of it"
+                remedy = f"{moved}; if it was deleted, `{PROGRAM} index --forget {name}` takes them out."
+        raise FolderError(f"{cause}.", remedy) from error
+    if not request.folders and root != folder:
+        raise FolderError(f"{name} is a link to {shown_name(root)} now.", f"{moved}.")
+    if request.within and root.is_file():
+        raise FolderError(f"{name} is no folder.", "Name the folder that it lies in.")
+    if request.within and not root.is_relative_to(request.within):
+        cause = f"The folder {name} is not inside {one_line(str(request.within))}: a link leads out."
+        raise FolderError(cause, "Name a folder inside by a path without links.")
+    return root
 
 
 def write_lock(database: Path) -> contextlib.AbstractContextManager[Any]:
@@ -749,17 +846,54 @@ def write_lock(database: Path) -> contextlib.AbstractContextManager[Any]:
         raise LancelotError(cause, "Name another one with --path, or see to its rights and its disk.") from error
 
 
-def forget_folder(request: IndexRequest) -> tuple[int, int]:
-    """Take the files of a folder out of the table; return how many files and chunks that were, or in a dry run would be."""
-    table = ChunkTable.open(request.database, request.table)
-    if not table or not (known := part_of(table.known(), request.folder)):
-        cause = f"The table {request.table} of {request.database} holds nothing of {request.name}."
-        raise LancelotError(cause, f"`{PROGRAM} files` lists what it holds.")
+def open_known(request: IndexRequest) -> tuple[ChunkTable, Known]:
+    """Open the table for a change to what it holds of a folder or file; LancelotError if that is nothing."""
+    table, (root, *_) = ChunkTable.open(request.database, request.table), request.folders
+    if table and (part := part_of(table.noted_roots() | table.known(), root)):
+        return table, {source: row for source, row in part.items() if "count_all" in row}
+    cause = f"The table {request.table} of {request.database} holds nothing of {shown_name(root)}."
+    raise LancelotError(cause, f"`{PROGRAM} index --list` lists what it was made of.")
+
+
+def forget_folder(request: IndexRequest) -> Known:
+    """Take a folder or file out of the table; return what that was, or in a dry run would be."""
+    table, known = open_known(request)
     if not request.dry_run:
         with write_lock(request.database):
-            table.remove(known)
+            noted = table.noted_roots()
+            table.note_roots({name: noted[name] for name in noted.keys() - part_of(noted, request.folders[0])})
+            if known:
+                table.remove(known)
             table.note_vectors()
-    return len(known), count_chunks(known)
+    return known
+
+
+def move_folder(request: IndexRequest, place: Path) -> Known:
+    """Point what the table holds of a folder or file to its new place; return what that was, or in a dry run would be."""
+    table, known = open_known(request)
+    root, new = request.folders[0], source_name(resolve_root(place, request, {}))
+    if not any(map(is_part_of(root), known)):
+        root = Path(os.path.realpath(root))
+
+    def renamed(name: str) -> str:
+        return new + name[len(source_name(root).rstrip(os.sep)) :] if is_part_of(root)(name) else name
+
+    if not request.dry_run:
+        with write_lock(request.database):
+            table.note_roots({renamed(name): entry for name, entry in table.noted_roots().items()})
+            there, batch, chunks = table.known(), dict[str, str](), 0
+            if known_twice := [source for source in known if renamed(source) in there]:
+                table.remove(known_twice)
+            for source in known.keys() - known_twice:
+                batch[source] = renamed(source)
+                chunks += known[source]["count_all"]
+                if chunks >= BATCH_CHUNKS:
+                    table.rename(batch)
+                    batch, chunks = {}, 0
+            if batch:
+                table.rename(batch)
+            table.make_indexes(None)
+    return known
 
 
 def hash_file(path: Path) -> str:
@@ -771,10 +905,11 @@ def hash_file(path: Path) -> str:
 
 @dataclass
 class IndexRun:
-    """One run over a folder, which can be stopped between two commits, and what it did.
+    """One run over folders and files, which can be stopped between two commits, and what it did.
 
-    `report` gets what is being done ("files", "indexes", "vectors"), how many are done, and of how many. `chunks` are those
-    of the folder in the table, `model` the one of its vectors; `partial` says that not all of the folder could be looked at.
+    `report` gets what is being done ("files", "indexes", "vectors"), how many are done, and of how many. `roots` are the
+    folders and files, `new`, `updated` and `removed` sources, `chunks` those of the roots in the table, `model` the one of its
+    vectors; `partial` says that not all could be looked at.
     """
 
     request: IndexRequest
@@ -782,10 +917,11 @@ class IndexRun:
     extractor: Extractor
     report: Callable[[str, int, int], None] = lambda *_: None
     stop: threading.Event = field(default_factory=threading.Event)
-    new: int = 0
-    updated: int = 0
+    roots: list[Path] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     unchanged: int = 0
-    removed: int = 0
     chunks: int = 0
     without_vector: int = 0
     model: str | None = None
@@ -794,99 +930,175 @@ class IndexRun:
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
     partial: bool = False
+    _listings: list[FileFinder] = field(default_factory=list)
+    _files: list[FoundFile] = field(default_factory=list)
+    _covered: set[str] = field(default_factory=set)
     _known: Known = field(default_factory=dict)
     _touched: list[tuple[str, dt.datetime, int]] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """The folders and files for a sentence."""
+        return listed(map(source_name, self.roots), limit=5)
+
     def run(self, *, confirm: Callable[[str], bool] = lambda _message: False) -> IndexRun:
-        """Bring the table up to date with the folder; a dry run only finds out what that would be.
+        """Bring the table up to date with the folders; a dry run only finds out what that would be.
 
         `confirm` gets a sentence where more than half of the table would go, and says whether that is meant.
         """
         started, request = time.monotonic(), self.request
         # What is refused is refused before anything is made in the folder.
-        listing = self._list_files(ChunkTable.open(request.database, request.table))
+        self._list_files(ChunkTable.open(request.database, request.table))
         if not self.stop.is_set():
             with contextlib.nullcontext() if request.dry_run else write_lock(request.database):
                 table = ChunkTable.open(request.database, request.table, create=not request.dry_run)
-                self._check_removal(table.known() if table else {}, listing, confirm)
+                self._check_removal(table.known() if table else {}, confirm)
                 self.embedder.choose(table.model if table else None, force=request.force)
                 if table and not request.dry_run:
-                    self._update_table(table, listing)
+                    self._update_table(table)
                 else:
-                    self._index_files(None, listing)
+                    self._index_files(None)
             self.notes += self.embedder.notes
         self.seconds = time.monotonic() - started
         return self
 
-    def _list_files(self, table: ChunkTable | None) -> FileFinder:
-        """The files of the folder, by the patterns that are asked for, else by those of its last run.
+    def _list_files(self, table: ChunkTable | None) -> None:
+        """List the files of each folder that is named, and of those inside that are kept by themselves.
 
-        LancelotError if the folder cannot be listed, or if patterns leave no file, which is hardly meant.
+        These are folders that the one around them leaves out, or that have patterns of their own.
         """
-        request = self.request
-        patterns = {"include": request.include, "exclude": request.exclude}
-        if table and not request.no_patterns and not any(patterns.values()):
-            kept = table.patterns().get(source_name(request.folder), {})
-            patterns = {name: list(map(str, kept.get(name, ()))) for name in patterns}
-            if shown := [f"--{name} '{one_line(value)}'" for name, some in patterns.items() for value in some]:
-                self.notes.append(f"The patterns of the last run hold: {listed(shown)}. --no-patterns forgets them.")
-        listing = FileFinder(request.folder, within=request.within, stop=self.stop, **patterns).find()
-        if reason := listing.failed.get(source_name(request.folder)):
-            cause = f"{request.name} was not indexed, since {reason}."
-            raise LancelotError(cause, "See to its rights and its disk; what the table holds of it stays.")
-        if listing.include and not listing.files and not self.stop.is_set():
-            cause = f"No file of {request.name} matches {listed(listing.include)}."
-            raise LancelotError(cause, "Give --include a pattern as in .gitignore, such as '*.md', or --no-patterns.")
-        self.ignored, self.failed, self.partial = listing.ignored, listing.failed.copy(), bool(listing.failed)
-        self.notes += listing.notes
-        if self.partial:
+        request, problems, named = self.request, list[FolderError](), dict[str, Path]()
+        noted = table.noted_roots() if table else {}
+        known = table.known() if table and not (request.folders and all(map(os.path.exists, request.folders))) else {}
+        for folder in request.folders or map(path_of, table.roots(known) if table else ()):
+            try:
+                root = resolve_root(folder, request, known)
+                named[source_name(root)] = root
+            except FolderError as error:  # noqa: PERF203 - of a few
+                problems.append(error)
+        self.roots = list(named.values())
+        parts = {name for root in self.roots for name in part_of(noted, root)}
+        for name in sorted(named.keys() | parts):  # what lies around another comes first
+            root = named.get(name) or path_of(name)
+            around = [listing for listing in self._listings if is_part_of(listing.root)(name)]
+            if any(listing.covers(name) for listing in around) or (around and not os.path.lexists(root)):
+                self._covered.add(name)
+                continue
+            try:
+                self._listings.append(self._list_root(root, noted, is_named=name in named))
+            except FolderError as error:
+                problems.append(error)
+        self._tell(problems)
+        self._files = sorted(
+            {file.source: file for listing in self._listings for file in listing.files}.values(),
+            key=lambda file: file.source,
+        )
+        for listing in self._listings:
+            self.ignored += listing.ignored
+            self.failed |= listing.failed
+            self.notes += listing.notes
+        if self.failed:
+            self.partial = True
             self.notes.append("Not all of the folder could be looked at: what the table holds of the rest stays.")
+
+    def _tell(self, problems: Sequence[FolderError]) -> None:
+        """Note what is wrong with folders, or raise it if no other folder is left."""
+        if not self._listings:
+            cause = f"The table {self.request.table} knows no folder yet."
+            raise problems[0] if problems else LancelotError(cause, "Name the folders or files to index.")
+        self.partial = self.partial or bool(problems)
+        self.notes += map(str, problems)
+
+    def _list_root(self, root: Path, noted: Roots, *, is_named: bool) -> FileFinder:
+        """The files of a folder, by the patterns that are asked for, else by those of its last run.
+
+        FolderError if the folder cannot be listed, or if patterns leave no file, which is hardly meant.
+        """
+        request, name = self.request, source_name(root)
+        patterns = {kind: getattr(request, kind) if is_named else () for kind in PATTERN_KINDS}
+        if not any(patterns.values()) and not (is_named and request.no_patterns):
+            patterns = {kind: list(map(str, noted.get(name, {}).get(kind, ()))) for kind in PATTERN_KINDS}
+            if shown := [f"--{kind} '{one_line(value)}'" for kind, some in patterns.items() for value in some]:
+                of = f" over {shown_name(root)}" if len(self.roots) > 1 else ""
+                self.notes.append(
+                    f"The patterns of the last run{of} hold: {listed(shown)}. --no-patterns forgets them."
+                )
+        apart = {other for other in part_of(noted, root) if other != name and any(map(noted[other].get, PATTERN_KINDS))}
+        within = request.within if is_named else None
+        listing = FileFinder(root, within=within, apart=apart, stop=self.stop, **patterns)
+        if not os.path.lexists(root):  # a file that was deleted
+            return listing
+        if reason := listing.find().failed.get(name):
+            cause = f"{shown_name(root)} was not indexed, since {reason}."
+            raise FolderError(cause, "See to its rights and its disk; what the table holds of it stays.")
+        if listing.include and not listing.files and not self.stop.is_set():
+            cause = f"No file of {shown_name(root)} matches {listed(listing.include)}."
+            raise FolderError(cause, "Give --include a pattern as in .gitignore, such as '*.md', or --no-patterns.")
         return listing
 
-    def _gone(self, listing: FileFinder, kept: set[str]) -> Known:
+    def _gone(self, known: Known, kept: set[str]) -> Known:
         """Return what the table holds of files that are gone, or nothing if the run was stopped before it saw all."""
-        every = {} if self.stop.is_set() else self._known
-        return {source: row for source, row in every.items() if source not in kept and not listing.may_hold(source)}
+        every = {} if self.stop.is_set() else known
+        missing = {source: row for source, row in every.items() if source not in kept}
+        return {source: row for source, row in missing.items() if not any(at.may_hold(source) for at in self._listings)}
 
-    def _check_removal(self, every: Known, listing: FileFinder, confirm: Callable[[str], bool]) -> None:
+    def _check_removal(self, every: Known, confirm: Callable[[str], bool]) -> None:
         """Refuse to take out all of a folder or more than half of the table, unless that is meant."""
-        request, every = self.request, by_file(every, listing.files)
-        self._known = part_of(every, request.folder)
-        gone = self._gone(listing, {file.source for file in listing.files if file.size})
-        if not listing.files:  # a disk that is not there looks like that
-            if gone and not request.force_empty:
-                raise LancelotError(
-                    f"There is no file to index in {request.name}, and the table {request.table} holds "
-                    f"{plural(len(self._known), 'file')} of it, which stay there.",
-                    "See whether its disk is mounted; --force-empty takes them out.",
-                )
-            return
+        request, gone, problems = self.request, Known(), list[FolderError]()
+        every = by_file(every, self._files)
+        kept = {file.source for file in self._files if file.size}
+        for listing in self._listings[:]:
+            part = part_of(every, listing.root)
+            missing = self._gone(part, kept)
+            if listing.files or source_name(listing.root) in every:
+                gone |= missing
+            elif missing and not request.force_empty:  # a disk that is not there looks like that
+                cause = f"There is no file to index in {shown_name(listing.root)}, and the table {request.table} holds "
+                cause += f"{plural(len(part), 'file')} of it, which stay there."
+                problems.append(FolderError(cause, "See whether its disk is mounted; --force-empty takes them out."))
+                self._listings.remove(listing)
+                continue
+            self._known |= part
+        self._tell(problems)
 
         def is_most(sources: Known) -> bool:
             return len(sources) * 2 > len(every) or count_chunks(sources) * 2 > count_chunks(every)
 
         if is_most(gone):  # files that were renamed are not lost
-            new = {hash_file(file.path) for file in listing.files if file.source not in every}
+            new = {hash_file(file.path) for file in self._files if file.source not in every}
             gone = {source: row for source, row in gone.items() if row["content_hash"] not in new}
         if is_most(gone):
             message = (
                 f"This run would take {len(gone):,} of {plural(len(every), 'file')} out of the table {request.table}, "
-                f"since they are gone from {request.name}, or left out by a pattern."
+                f"since they are gone from {self.name}, or left out by a pattern."
             )
             if request.dry_run:
                 self.notes.append(f"{message} It asks first, or needs --yes.")
             elif not confirm(message):
                 raise LancelotError(message, f"Nothing was changed; run `{PROGRAM} index` with --yes if that is meant.")
 
-    def _update_table(self, table: ChunkTable, listing: FileFinder) -> None:
+    def _note_roots(self, table: ChunkTable) -> None:
+        """Note the folders of this run, with their patterns and its time, in the place of those that they cover."""
+        now = dt.datetime.now(dt.timezone.utc)
+        due, noted = (now - dt.timedelta(seconds=RUN_NOTED_SECONDS)).isoformat(), table.noted_roots()
+        for listing in self._listings:
+            name, patterns = source_name(listing.root), {kind: getattr(listing, kind) for kind in PATTERN_KINDS}
+            last = str(noted.get(name, {}).get("run", ""))
+            run = last if last > due else now.isoformat(timespec="seconds")
+            noted[name] = {"run": run} | {kind: some for kind, some in patterns.items() if some}
+            if not os.path.lexists(listing.root):
+                self._covered.add(name)
+        table.note_roots({name: root for name, root in noted.items() if name not in self._covered})
+
+    def _update_table(self, table: ChunkTable) -> None:
         """Write what changed, then the vectors that are missing; by force those of another model are made anew."""
         embedder, model = self.embedder, self.embedder.server.model
-        table.keep_patterns(source_name(listing.root), {"include": listing.include, "exclude": listing.exclude})
+        self._note_roots(table)
         if embedder.works and (self.request.force or not table.length):
             length = embedder.length_of(model)
             if length and (model, length) != (table.model, table.length):
                 table.add_column(vector_field(model, length))
-        self._index_files(table, listing)
+        self._index_files(table)
         if not self.stop.is_set():
             if self._touched:
                 table.update(("id", "modified_at", SIZE_COLUMN), self._touched)
@@ -895,23 +1107,23 @@ class IndexRun:
             if table.length:
                 self._fill_in_vectors(table)
         self.model = table.model
-        self.without_vector = sum(map(is_below(self.request.folder), table.note_vectors()))
+        tests = [is_part_of(root) for root in self.roots]
+        self.without_vector = sum(any(test(source) for test in tests) for source in table.note_vectors())
 
-    def _index_files(self, table: ChunkTable | None, listing: FileFinder) -> None:
+    def _index_files(self, table: ChunkTable | None) -> None:
         """Bring in every file that is new or changed, and take out those that are gone; without a table only count."""
         kept: set[str] = set()
         chunks = {source: row["count_all"] for source, row in self._known.items()}
-        for batch in self._batches(listing.files, kept):
+        for batch in self._batches(self._files, kept):
             if table:
                 old = [source for file, _ in batch for source in self._known.get(file.source, {}).get("parts", ())]
                 table.replace(batch, old, keep_vectors=not (self.request.force and self.embedder.works))
             for file, extraction in batch:
-                self.new += file.source not in self._known
-                self.updated += file.source in self._known
+                (self.updated if file.source in self._known else self.new).append(file.source)
                 chunks[file.source] = extraction.count
-        if (gone := self._gone(listing, kept)) and table:
+        if (gone := self._gone(self._known, kept)) and table:
             table.remove(source for row in gone.values() for source in row["parts"])
-        self.removed = len(gone)
+        self.removed = sorted(gone)
         self.chunks = sum(chunks.values()) - count_chunks(gone)
 
     def _batches(self, files: Sequence[FoundFile], kept: set[str]) -> Iterator[list[tuple[FoundFile, Extraction]]]:
@@ -982,40 +1194,59 @@ class IndexRun:
 
 
 def index_object(run: IndexRun) -> dict[str, Any]:
-    """What a run did, for a program or a model, with MAX_FAILED_SHOWN of the files that failed at most."""
+    """What a run did, for a program or a model, with MAX_FAILED_SHOWN of the files that failed at most.
+
+    A dry run names each file that would change.
+    """
     failed = [
         {"path": one_line(source), "reason": shorten(one_line(reason), 200)}
         for source, reason in itertools.islice(sorted(run.failed.items()), MAX_FAILED_SHOWN)
     ]
+    folders = list(map(source_name, run.roots))
     answer = {
-        "totalFiles": run.new + run.updated + run.unchanged,
-        "newFiles": run.new,
-        "updatedFiles": run.updated,
+        "totalFiles": len(run.new) + len(run.updated) + run.unchanged,
+        "newFiles": len(run.new),
+        "updatedFiles": len(run.updated),
         "skippedFiles": run.unchanged,
-        "removedFiles": run.removed,
+        "removedFiles": len(run.removed),
         "ignoredFiles": run.ignored.total(),
         "failedFiles": len(run.failed),
         "totalChunks": run.chunks,
         "chunksWithoutVector": run.without_vector,
         "durationSeconds": round(run.seconds, 2),
-        "folder": source_name(run.request.folder),
+        **({"folder": folders[0]} if len(folders) == 1 else {"folders": folders}),
         "table": run.request.table,
         "database": source_name(run.request.database),
         "dryRun": run.request.dry_run,
         "stopped": run.stop.is_set(),
     }
     others = {"embeddingModel": run.model, "ignored": run.ignored, "failed": failed, "notes": run.notes}
-    return answer | {name: value for name, value in others.items() if value}
+    changes = {"new": run.new, "updated": run.updated, "removed": run.removed} if run.request.dry_run else {}
+    return answer | changes | {name: value for name, value in others.items() if value}
 
 
-def index_lines(run: IndexRun) -> str:
+def change_lines(run: IndexRun, *, limit: int | None = None) -> list[str]:
+    """A line for each file that a run brought in, replaced or took out, up to `limit` of each kind."""
+    lines: list[str] = []
+    for kind, sources in (("new", run.new), ("updated", run.updated), ("removed", run.removed)):
+        lines += [f"{kind}: {one_line(source)}" for source in sources[:limit]]
+        if len(sources) > len(sources[:limit]):
+            lines.append(f"{kind}: {len(sources) - len(sources[:limit]):,} more, which --verbose names")
+    return lines
+
+
+def index_lines(run: IndexRun, *, verbose: bool = False) -> str:
     """What a run did, for a person: one line, then why files were left out, and each that could not be read."""
     request = run.request
     did = "Would index" if request.dry_run else "Stopped indexing" if run.stop.is_set() else "Indexed"
-    counts = f"{run.new:,} new, {run.updated:,} updated, {run.unchanged:,} unchanged, {run.removed:,} removed"
-    files = f"{plural(run.new + run.updated + run.unchanged, 'file')} ({counts})"
+    counts = (
+        f"{len(run.new):,} new, {len(run.updated):,} updated, {run.unchanged:,} unchanged, {len(run.removed):,} removed"
+    )
+    files = f"{plural(len(run.new) + len(run.updated) + run.unchanged, 'file')} ({counts})"
     chunks = f"{plural(run.chunks, 'chunk')} in {run.seconds:.1f} s"
-    lines = [f"{did} {request.name} into the table {request.table} of {request.database}: {files}, {chunks}"]
+    lines = [f"{did} {run.name} into the table {request.table} of {request.database}: {files}, {chunks}"]
+    if verbose or request.dry_run:
+        lines += change_lines(run, limit=None if verbose else MAX_CHANGES_SHOWN)
     if run.model:
         lines.append(f"vectors by {run.model}")
     if 0 < run.without_vector < run.chunks:
@@ -1024,6 +1255,46 @@ def index_lines(run: IndexRun) -> str:
         lines.append(f"left out: {listed(f'{count:,} {reason}' for reason, count in sorted(run.ignored.items()))}")
     lines += [f"note: {note}" for note in run.notes]
     lines += [f"not read: {one_line(source)}: {reason}" for source, reason in sorted(run.failed.items())]
+    return "\n".join(lines)
+
+
+def list_roots(request: IndexRequest) -> list[dict[str, Any]]:
+    """The folders and files that a table was made of, each with its files and chunks and when it was last indexed."""
+    if not (table := ChunkTable.open(request.database, request.table)):
+        return []
+    roots = table.roots(known := by_file(table.known(), ()))
+    parts: dict[str, Known] = {name: {} for name in roots}
+    for source, row in known.items():
+        parts[owner_of(source, parts) or source][source] = row
+    return [
+        {
+            "folder": name,
+            "files": len(part),
+            "chunks": count_chunks(part),
+            "lastRun": max(
+                str(roots[name].get("run", "")),
+                *(row["indexed_at_max"].isoformat(timespec="seconds") for row in part.values()),
+                "",
+            ),
+            **{kind: some for kind in PATTERN_KINDS if (some := roots[name].get(kind))},
+            **({} if path_of(name).exists() else {"missing": True}),
+        }
+        for name, part in sorted(parts.items())
+    ]
+
+
+def roots_lines(roots: Sequence[Mapping[str, Any]]) -> str:
+    """The folders and files of a table for a person."""
+    lines = [f"{'files':>7} {'chunks':>8}  {'last run':16}  folder"]
+    for root in roots:
+        last = str(root["lastRun"])
+        with contextlib.suppress(ValueError):
+            last = f"{dt.datetime.fromisoformat(last).astimezone():%Y-%m-%d %H:%M}"
+        patterns = [f"--{kind} '{value}'" for kind in PATTERN_KINDS for value in root.get(kind, ())]
+        rest = one_line(" ".join([*patterns, *["(not there now)"] * root.get("missing", False)]))
+        lines.append(
+            f"{root['files']:7,} {root['chunks']:8,}  {last[:16]:16}  {one_line(root['folder'])}  {rest}".rstrip()
+        )
     return "\n".join(lines)
 
 
@@ -1038,7 +1309,7 @@ LONG_SECONDS = 10
 """Embedding that takes longer is announced."""
 
 
-def _stop_event(*, at_end_of_input: bool) -> threading.Event:
+def _stop_event(*, at_end_of_input: bool = False) -> threading.Event:
     """An event that Ctrl-C or SIGTERM sets, or the end of our input: then the program that started this is gone."""
     stop = threading.Event()
 
@@ -1068,8 +1339,9 @@ def _index_request(session: Session) -> IndexRequest:
             f"{lancelot.shown_path(settings.path)} is no folder of this machine.", "Name one with --path."
         )
     names = ("force", "include", "exclude", "no_patterns", "language", "dry_run", "force_empty", "within")
-    folder, database = Path(options.forget or options.folder).absolute(), Path(settings.path).absolute()
-    return IndexRequest(folder, database, settings.table, **{name: getattr(options, name) for name in names})
+    named = options.moved[:1] if options.moved else [options.forget] if options.forget else options.folders
+    folders, database = [Path(name).absolute() for name in named], Path(settings.path).absolute()
+    return IndexRequest(folders, database, settings.table, **{name: getattr(options, name) for name in names})
 
 
 def _confirm_removal(message: str) -> bool:
@@ -1084,9 +1356,15 @@ def _confirm_removal(message: str) -> bool:
         signal.signal(signal.SIGINT, handler)
 
 
-def _index(session: Session, report: Callable[[str, int, int], None]) -> IndexRun:
-    options, request = session.arguments, check_request(_index_request(session))
-    stop, endpoint = _stop_event(at_end_of_input=options.report), lancelot.EndpointEmbedder(session.settings)
+def _index(
+    session: Session,
+    stop: threading.Event,
+    report: Callable[[str, int, int], None],
+    *,
+    folders: Sequence[Path] | None = None,
+) -> IndexRun:
+    options, request, endpoint = session.arguments, _index_request(session), lancelot.EndpointEmbedder(session.settings)
+    request = request if folders is None else replace(request, folders=folders)
     failure = "--no-embeddings was given." if options.no_embeddings else ""
     embedder = BulkEmbedder(endpoint, lancelot.LocalEmbedder(session.settings), stop, failure)
     with Extractor([*session.command, lancelot.EXTRACT_COMMAND], environ=session.environ) as extractor:
@@ -1106,11 +1384,22 @@ def _index_for_program(session: Session) -> int:
             sys.stdout.flush()
 
     try:
-        lancelot.say_json(compact_json(index_object(_index(session, report))))
+        lancelot.say_json(compact_json(index_object(_index(session, _stop_event(at_end_of_input=True), report))))
     except LancelotError as error:
         lancelot.say_json(compact_json({"error": str(error)}))
         return 1
     return 0
+
+
+def _next_step(session: Session, run: IndexRun) -> list[str]:
+    """A line with the command that a person may want next, as it is typed, if there is one."""
+    options, words = session.arguments, sys.argv[1:]
+    if run.stop.is_set():
+        return [f"next: the same command goes on with the rest: {lancelot.typed_line(*words)}"]
+    if options.dry_run:
+        return [f"next: {lancelot.typed_line(*(word for word in words if word != '--dry-run'))}"]
+    given = [word for name in ("path", "table") if (value := getattr(options, name)) for word in (f"--{name}", value)]
+    return [f"next: {lancelot.typed_line('search', 'WORDS', *given)}"] if run.new and not options.no_next else []
 
 
 def _index_for_person(session: Session) -> int:
@@ -1136,37 +1425,58 @@ def _index_for_person(session: Session) -> int:
                     bar.reset(total)
                 bar.update(done - bar.n)
 
-        run = _index(session, report)
-    lancelot.print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: index_lines(run))
+        run = _index(session, _stop_event(), report)
+    lines = [index_lines(run, verbose=session.arguments.verbose), *_next_step(session, run)]
+    lancelot.print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: "\n".join(lines))
     return 130 if run.stop.is_set() else int(run.partial)
 
 
-def _forget(session: Session) -> int:
+def _list(session: Session) -> int:
     request = _index_request(session)
-    files, chunks = forget_folder(request)
-    database, did = source_name(request.database), "Would take" if request.dry_run else "Took"
-    counts = {"removedFiles": files, "removedChunks": chunks, "dryRun": request.dry_run}
-    places = {"folder": source_name(request.folder), "table": request.table, "database": database}
-    taken = f"{plural(files, 'file')} ({plural(chunks, 'chunk')}) of {request.name}"
-    line = f"{did} {taken} out of the table {request.table} of {database}"
+    roots, database = list_roots(request), source_name(request.database)
+    answer = {"folders": roots, "table": request.table, "database": database}
+    lines = functools.partial(roots_lines, roots)
+    lancelot.print_answer(session, as_json=lambda: compact_json(answer), as_lines=lines)
+    return 0
+
+
+def _forget_or_move(session: Session) -> int:
+    options, request = session.arguments, _index_request(session)
+    new = Path(options.moved[1]).absolute() if options.moved else None
+    known = by_file(move_folder(request, new) if new else forget_folder(request), ())
+    (root,), database, kind = request.folders, source_name(request.database), "moved" if new else "removed"
+    counts = {f"{kind}Files": len(known), f"{kind}Chunks": count_chunks(known), "dryRun": request.dry_run}
+    places = {"folder": source_name(root), "table": request.table, "database": database}
+    places |= {"newFolder": source_name(new)} if new else {}
+    did = f"{'Would ' * request.dry_run}{'point' if new else 'take'}"
+    did = did if request.dry_run else "Pointed" if new else "Took"
+    taken = f"{plural(len(known), 'file')} ({plural(count_chunks(known), 'chunk')}) of {shown_name(root)}"
+    line = f"{did} {taken} {f'to {shown_name(new)} in' if new else 'out of'} the table {request.table} of {database}"
     lancelot.print_answer(session, as_json=lambda: compact_json(counts | places), as_lines=lambda: line)
     return 0
 
 
 def command_index(session: Session) -> int:
-    """`index`: bring a table up to date with a folder of files; exit code 1 where not all of it could be looked at."""
-    if session.arguments.report:
+    """`index`: bring a table up to date with folders of files; exit code 1 where not all of them could be looked at."""
+    options = session.arguments
+    if options.report:
         return _index_for_program(session)
     for problem in session.settings.problems:
         lancelot.say(f"{PROGRAM}: {problem}", to=sys.stderr)
-    return _forget(session) if session.arguments.forget else _index_for_person(session)
+    if options.list:
+        return _list(session)
+    return _forget_or_move(session) if options.forget or options.moved else _index_for_person(session)
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
-    path, what = lancelot.type_of_option(lancelot.parse_path), parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("folder", nargs="?", metavar="FOLDER", type=path, help="the folder of files to index")
-    shown = "take what the table holds of this folder out of it, such as the old name of one that was renamed"
+    path, what = lancelot.type_of_option(lancelot.parse_path), parser.add_mutually_exclusive_group()
+    shown = "the folders of files to index, or single files; without one all that the table was made of"
+    what.add_argument("folders", nargs="*", default=[], metavar="FOLDER", type=path, help=shown)
+    what.add_argument("--list", action="store_true", help="show the folders and files that the table was made of")
+    shown = "take what the table holds of this folder or file out of it, such as of one that was deleted"
     what.add_argument("--forget", metavar="OLD", type=path, help=shown)
+    shown = "point what the table holds of a folder or file to its new place, without reading it again"
+    what.add_argument("--moved", nargs=2, metavar=("OLD", "NEW"), type=path, help=shown)
     matched = "the files that this pattern matches, as in .gitignore; may be given several times"
     pattern = {"action": "append", "default": [], "metavar": "PATTERN"}
     language = {"type": str.capitalize, "choices": LANGUAGES, "metavar": "LANGUAGE"}
@@ -1190,8 +1500,10 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
         ),
         ("--no-patterns", flag, "forget the patterns of the runs before, which hold where none is given"),
         ("--yes", flag, "do not ask before more than half of the table is taken out of it"),
-        ("--dry-run", flag, "only say what would be done"),
+        ("--dry-run", flag, "only say what would be done, and to which files"),
+        ("--verbose", flag, "name every file that changed"),
         ("--report", flag, argparse.SUPPRESS),
+        ("--no-next", flag, argparse.SUPPRESS),
         ("--within", {"type": Path}, argparse.SUPPRESS),
     )
     for option, keywords, shown in options:

@@ -1366,7 +1366,7 @@ def run_index(session: Session, place: Place, environ: Mapping[str, str], **stre
     import signal
     import subprocess
 
-    command = [*session.command, "index", place.documents, "--path", place.database]
+    command = [*session.command, "index", place.documents, "--path", place.database, "--no-next"]
     if sys.stdout is not None:
         sys.stdout.flush()
     handler = signal.signal(signal.SIGINT, lambda *_: None)
@@ -1515,7 +1515,7 @@ def _index_documentation(session: Session, folder: Path) -> str:
     # The package that the module came with has it in its metadata.
     packed = "" if readme.is_file() else importlib.metadata.metadata(PROGRAM)["Description"]
     (docs / "README.md").write_text(packed or readme.read_text(encoding="utf-8"), encoding="utf-8")
-    options = ["--path", str(folder / "db"), "--table", DEMO_TABLE]
+    options = ["--path", str(folder / "db"), "--table", DEMO_TABLE, "--no-next"]
     known = {setting.name for setting in lancelot.SETTINGS}
     environ = {name: value for name, value in session.environ.items() if name not in known}
     done = subprocess.run(  # noqa: S603 - our own command and paths

@@ -134,7 +134,7 @@ def index_files(files: Path, database: Path) -> lancelot_index.IndexRun:
     embedder = lancelot_index.BulkEmbedder(
         endpoint, lancelot.LocalEmbedder(settings), failure="Only words are measured."
     )
-    request = lancelot_index.check_request(lancelot_index.IndexRequest(files, database, "documents"))
+    request = lancelot_index.IndexRequest((files,), database, "documents")
     with lancelot_reading.Extractor([sys.executable, str(PROJECT / "lancelot.py"), "extract"]) as extractor:
         return lancelot_index.IndexRun(request, embedder, extractor).run()
 

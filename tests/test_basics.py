@@ -466,7 +466,7 @@ import lancelot, lancelot_index, lancelot_reading
 folder = Path(sys.argv[1])
 unset = lancelot.load_settings({"LANCELOT_LOCAL_MODEL": "off"}, folder)
 embedder = lancelot_index.BulkEmbedder(lancelot.EndpointEmbedder(unset), lancelot.LocalEmbedder(unset))
-request = lancelot_index.IndexRequest(folder / "docs", folder / "db", "documents")
+request = lancelot_index.IndexRequest([folder / "docs"], folder / "db", "documents")
 command = [sys.executable, lancelot.__file__, "extract"]
 with lancelot_reading.Extractor(command) as extractor:
     lancelot_index.IndexRun(request, embedder, extractor).run(confirm=lambda _: True)

@@ -393,9 +393,44 @@ def test_index_ends_with_1_where_it_keeps_what_it_cannot_see_and_forgets_what_it
     }
 
 
-@pytest.mark.parametrize("words", [("index",), ("index", "x", "--forget", "x")])
-def test_index_takes_a_folder_or_one_to_forget(words: tuple[str, ...], run: Run) -> None:
-    assert run(*words).code == 2
+@pytest.mark.parametrize(
+    "words", [("x", "--forget", "x"), ("--list", "x"), ("--moved", "x"), ("--list", "--forget", "x")]
+)
+def test_index_takes_folders_or_something_to_do_with_what_it_knows(words: tuple[str, ...], run: Run) -> None:
+    assert run("index", *words).code == 2
+
+
+def test_index_lists_its_folders_and_points_one_to_its_new_place(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LANCEDB_PATH", str(tmp_path / "db"))
+    alone = run("index")
+    assert (alone.code, "knows no folder yet. Name the folders or files to index." in alone.err) == (1, True)
+    assert json.loads(run("index", "--list", "--json").out)["folders"] == []
+    for name in ("old", "more"):
+        Path(name).mkdir()
+        Path(name, "a.md").write_text("Words.\n", encoding="utf-8")
+    done = run("index", "old", "more/a.md")
+    assert done.out.splitlines()[-1].endswith(" search WORDS")
+    assert " search " not in run("index").out
+    assert done.out.startswith(f"Indexed {tmp_path / 'old'}, {tmp_path / 'more' / 'a.md'} into the table documents of ")
+    Path("old").rename("new")
+    heading, file, folder = run("index", "--list").out.splitlines()
+    assert heading.split() == ["files", "chunks", "last", "run", "folder"]
+    assert re.fullmatch(rf" +1 +1  \d{{4}}-\d\d-\d\d \d\d:\d\d  {tmp_path}/more/a.md", file)
+    assert folder.endswith(f"{tmp_path}/old  (not there now)")
+    missing = run("index")
+    assert (missing.code, "--moved" in missing.out, "2 files" in missing.out) == (1, True, False)
+    place = (
+        f"1 file (1 chunk) of {tmp_path / 'old'} to {tmp_path / 'new'} in the table documents of {tmp_path / 'db'}\n"
+    )
+    assert run("index", "--moved", "old", "new", "--dry-run").out == f"Would point {place}"
+    assert run("index", "--moved", "old", "new").out == f"Pointed {place}"
+    (_, listed) = json.loads(run("index", "--list", "--json").out)["folders"]
+    assert listed.pop("lastRun").endswith("+00:00")
+    assert listed == {"folder": str(tmp_path / "new"), "files": 1, "chunks": 1}
+    assert run("index").code == 0
 
 
 def test_status_of_a_folder_that_cannot_be_read_ends_with_1_and_is_still_json(run: Run, tmp_path: Path) -> None:
