@@ -1077,7 +1077,8 @@ class _Package(zipfile.ZipFile):
         """The title that a part names in the terms of Dublin Core, or "" if there is none but a program's own."""
         with contextlib.suppress(KeyError):
             found = re.search(r"<dc:title[^>]*>([^<]*)<", self.unpack(name).decode("utf-8", "replace"))
-            return re.sub("PowerPoint.*", "", one_line(html.unescape(found[1]))) if found else ""
+            title = one_line(html.unescape(found[1])) if found else ""
+            return "" if re.match(r"powerpoint|(?:presentation|untitled)\b.{,3}$", title, re.IGNORECASE) else title
         return ""
 
 
@@ -1164,8 +1165,9 @@ def sheet_document(content: bytes) -> Document:
         with CalamineWorkbook.from_filelike(io.BytesIO(content)) as book:
             for section in filter(lambda section: section.text, _sheet_sections(book)):
                 characters += len(section.text)
-                if characters > MAX_CHARACTERS or len(sections) >= MAX_SECTIONS:
-                    missing = f"is read up to {section.place} of the sheet {section.title}, where it passes the limit of its size"
+                if sections and (characters > MAX_CHARACTERS or len(sections) >= MAX_SECTIONS):
+                    place = " of ".join(filter(None, (section.place, section.title)))
+                    missing = f"is read up to {place}, where it passes the limit of its size"
                     break
                 sections.append(section)
     except PasswordError as error:
@@ -1181,7 +1183,7 @@ def sheet_document(content: bytes) -> Document:
 _OFFICE_TAGS = {
     name: tag
     for tag, names in {
-        "p": "p",
+        "p": "p strCache",
         "br": "br line-break",
         "table": "table tbl",
         "thead": "table-header-rows",
@@ -1191,10 +1193,10 @@ _OFFICE_TAGS = {
     for name in names.split()
 }
 """Elements of PowerPoint and OpenDocument, without their namespaces, and the tags of HTML that mean the same."""
-_OFFICE_MARKS = {"s": " ", "tab": " ", "title": " ", "desc": " ", "note": " ["}
-_OFFICE_TEXT = re.compile(r"\{[^}]*:opendocument:xmlns:(?:text|svg)|.*\}t$")
-"""The elements that have text: all of OpenDocument's for text and descriptions of pictures, and runs of PowerPoint."""
-_UNREAD_ELEMENTS = ("annotation", "script", "tracked-changes", "Fallback")
+_OFFICE_MARKS = {"s": " ", "pt": " ", "tab": " ", "title": " ", "desc": " ", "note": " ["}
+_OFFICE_TEXT = re.compile(r"\{[^}]*:opendocument:xmlns:(?:text|svg)|.*\}[tv]$")
+"""The elements that have text: OpenDocument's for text and descriptions of pictures, runs of PowerPoint, names in charts."""
+_UNREAD_ELEMENTS = ("annotation", "numCache", "script", "tracked-changes", "Fallback")
 _UNREAD_ROLES = ("date-time", "dt", "footer", "ftr", "header", "hdr", "page-number", "sldNum")
 
 
@@ -1568,6 +1570,8 @@ _SUFFIXES: Mapping[Callable[[str], Document], str] = {
     html_document: "html htm xhtml",
     functools.partial(csv_document, preferred=","): "csv",
     functools.partial(csv_document, preferred="\t"): "tsv tab",
+    # Programs export both under the name of a workbook.
+    lambda text: html_document(text) if "<table" in text.lower() else csv_document(text, preferred="\t"): "xls",
     json_document: "json geojson",
     jsonl_document: "jsonl ndjson",
     notebook_document: "ipynb",

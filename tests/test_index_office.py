@@ -118,6 +118,12 @@ def test_a_lone_sheet_that_was_never_named_gives_no_title() -> None:
     }
 
 
+def test_a_page_or_a_table_of_text_under_the_name_of_a_workbook_is_read_as_what_it_is() -> None:
+    page = "<html><table><tr><th>Name<th>Town</tr><tr><td>Aino<td>Turku</table>"
+    assert [text for _, _, text in found("a.xls", page.encode())] == ["Name | Town", "Aino | Turku"]
+    assert found("a.xls", b"Name\tTown\nAino\tTurku\n") == [("", "row 2", "Name: Aino\nTown: Turku")]
+
+
 def test_a_workbook_without_values_is_empty() -> None:
     assert refusal("a.xlsx", saved(make_workbook(Sheet1=[]))) == "empty"
 
@@ -127,7 +133,9 @@ def test_the_end_of_a_workbook_beyond_the_limit_is_named_as_missing(monkeypatch:
     monkeypatch.setattr(lancelot_reading, "MAX_CHARACTERS", 120)
     document = read("a.xlsx", content)
     assert len(document.sections) == 2
-    assert document.missing == "is read up to row 2 of the sheet Staff, where it passes the limit of its size"
+    assert document.missing == "is read up to row 2 of Staff, where it passes the limit of its size"
+    monkeypatch.setattr(lancelot_reading, "MAX_CHARACTERS", 12)
+    assert refusal("a.xlsx", content).startswith("holds more than 12 characters")
     monkeypatch.setattr(lancelot_reading, "MAX_WORKBOOK", 1000)
     assert refusal("a.xlsx", content) == "unpacks to more than 0 MB"
 
@@ -237,6 +245,21 @@ def test_a_title_holds_for_its_whole_slide_and_what_every_slide_has_is_not_read(
     assert found("a.pptx", content) == [
         ("Heading", "slide 1", text) for text in ("before", "Heading", "choice", "diagram")
     ]
+
+
+def test_the_title_and_the_names_in_a_chart_are_read_and_its_numbers_are_not() -> None:
+    from pptx.chart.data import CategoryChartData
+    from pptx.enum.chart import XL_CHART_TYPE
+
+    deck = make_deck()
+    data = CategoryChartData()
+    data.categories = ["Turku", "Oslo"]
+    data.add_series("ferries", (12345, 2))
+    chart = deck.slides[2].shapes.add_chart(XL_CHART_TYPE.COLUMN_CLUSTERED, 0, 0, 99, 99, data).chart
+    chart.has_title = True
+    chart.chart_title.text_frame.text = "Arrivals"
+    texts = [text for _, place, text in found("a.pptx", saved(deck)) if place == "slide 3"]
+    assert texts == ["no title", "Arrivals", "ferries", "Turku Oslo"]
 
 
 def test_a_presentation_whose_slides_are_gone_is_damaged() -> None:
@@ -462,7 +485,7 @@ def test_text_in_rarer_elements_of_a_word_document_is_read(inner: str, text: str
 def test_a_zip_that_is_no_document_is_refused_by_that_name_only() -> None:
     content = make_zip({"other.txt": "x" * 1000})
     assert refusal("a.docx", content) == "is damaged, or no DOCX file"
-    assert refusal("a.unknown", content) == "binary"
+    assert refusal("a.unknown", content) == "archive"
 
 
 def test_what_a_word_document_may_not_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
