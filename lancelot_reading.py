@@ -158,7 +158,9 @@ def collect(extractor: str, sections: Iterable[Section], *, title: str = "") -> 
     characters = 0
     for section in sections:
         text = _TERMINAL_CODE.sub("", section.text) if "\x1b" in section.text else section.text
-        text = text if text.isascii() else lancelot.visible(_SOFT_DIVISION.sub(r"\n\1", text))
+        # The search takes a millisecond for a thousand characters, and few texts have what it looks for.
+        text = _SOFT_DIVISION.sub(r"\n\1", text) if "\u00ad" in text or "¬" in text else text
+        text = lancelot.visible(text)
         characters += len(text)
         if characters > MAX_CHARACTERS or len(kept) >= MAX_SECTIONS:
             raise UnreadableError(f"holds more than {MAX_CHARACTERS:,} characters or {MAX_SECTIONS:,} rows of text")
@@ -1468,7 +1470,8 @@ def _attachment(part: Message) -> tuple[str, bytes] | None:
         return f"{name or _header_text(mail['Subject']) or 'mail'}".removesuffix(".eml") + ".eml", mail.as_bytes()
     content = part.get_payload(decode=True)
     is_file = part.get_content_disposition() == "attachment" or (name and not part["Content-ID"])
-    return (name, content) if is_file and isinstance(content, bytes) else None
+    is_signature = part.get_content_subtype().endswith("signature")
+    return (name, content) if is_file and not is_signature and isinstance(content, bytes) else None
 
 
 def _named_apart(parts: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
@@ -1691,11 +1694,16 @@ def unpacked(name: str, content: bytes) -> tuple[str, bytes]:
     return name, inner
 
 
+_NO_MAIL = {*TEXT_READERS, ".diff", ".patch"} - {".txt"}
+"""What begins like a mail and is none where it has such a suffix: a change that git wrote, an example in a text."""
+
+
 def _reader_of(suffix: str, content: bytes) -> Callable[[bytes], Document] | None:
     """The reader of a file that its bytes tell, or None for text and for what is not read."""
-    if _MAILBOX_LINE.match(content) and suffix != ".eml":
+    is_named = suffix in (".eml", ".mht", ".mhtml") and _MAIL_HEAD.match(content)
+    if suffix not in _NO_MAIL and not is_named and _MAILBOX_LINE.match(content):
         return mailbox_document
-    if is_mail(content) or (suffix in (".eml", ".mht", ".mhtml") and _MAIL_HEAD.match(content)):
+    if is_named or (suffix not in _NO_MAIL and is_mail(content)):
         return mail_document
     if content.lstrip()[:5] == b"%PDF-" or (suffix == ".pdf" and b"%PDF-" in content[:1024]):
         return pdf_document

@@ -77,6 +77,13 @@ def test_what_only_looks_like_a_mail_is_text(content: bytes) -> None:
     assert read_document("a.txt", content).extractor == "text"
 
 
+def test_a_change_that_git_wrote_and_a_mail_in_a_text_are_no_mails() -> None:
+    patch = b"From 0123abc Mon Sep 17 00:00:00 2001\n" + make_mail("diff --git").as_bytes()
+    assert read_document("0001-tea.patch", patch).extractor == "text"
+    assert read_document("a.md", make_mail("words").as_bytes()).extractor == "markdown"
+    assert read_document("March.txt", patch).extractor == "mailbox"
+
+
 @pytest.mark.parametrize(
     ("head", "body", "text"),
     [
@@ -131,6 +138,7 @@ def test_files_that_are_attached_are_documents_below_the_mail(tmp_path: Path) ->
     message.add_attachment(b"\x89PNG\r\n", maintype="image", subtype="png", filename="a.png")
     message.add_attachment(b"%PDF-broken", maintype="application", subtype="pdf", filename="broken.pdf")
     message.add_attachment(inner)
+    message.add_attachment(b"xyz", maintype="application", subtype="pgp-signature", filename="signature.asc")
     found = extract(tmp_path / "a.eml", message.as_bytes())
     assert list(found) == [
         *("", "Übersicht.pdf", "Übersicht (2).pdf", "_.._etc_Übersicht.pdf", "a.png", "broken.pdf"),
