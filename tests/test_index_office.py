@@ -1,10 +1,9 @@
 """Office documents and books: what real programs and libraries made, and what is broken or hostile."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime as dt
 import io
+import json
 import re
 import sys
 import zipfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Run
 from hypothesis import given
 from hypothesis import strategies as st
 from office import (
@@ -378,6 +378,43 @@ def test_a_book_that_is_sealed_or_broken_is_refused_and_one_with_sealed_fonts_is
     assert found("a.epub", fonts) == [("The whale", "section 1", "fourth")]
     assert refusal("a.epub", make_zip({"META-INF/container.xml": "<a/>"})) == "is a damaged EPUB book (KeyError)"
     assert refusal("a.epub", make_epub({}, "d.html")) == "empty"
+
+
+# A folder of all of them
+
+
+def test_a_word_in_a_document_of_each_kind_is_found_by_a_search_with_its_title_and_place(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from docx import Document as WordDocument
+
+    letter = WordDocument()
+    letter.add_heading("Fares", 1)
+    letter.add_paragraph("The kestrel is cheap.")
+    documents = {
+        "staff.xlsx": saved(make_workbook(Crew=[*STAFF, ["kestrel", "Oulu"]])),
+        "plan.xlsb": make_xlsb(("Name", "Town"), ("kestrel", "Turku")),
+        "text.odt": make_odt("<text:h text:outline-level='1'>Birds</text:h><text:p>A kestrel hovers.</text:p>"),
+        "book.epub": make_epub({"nav.xhtml": NAV, "c.html": "<p>kestrel"}, "nav.xhtml", "c.html"),
+        "deck.pptx": make_pptx({"a.xml": slide(shape("Sky", "title") + shape("kestrel"))}, "a.xml"),
+        "letter.docx": saved(letter),
+        "old.doc": bytes.fromhex("d0cf11e0a1b11ae1") + "WordDocument".encode("utf-16-le").ljust(64, b"\0"),
+    }
+    (tmp_path / "files").mkdir()
+    for name, content in documents.items():
+        (tmp_path / "files" / name).write_bytes(content)
+    monkeypatch.setenv("LANCEDB_PATH", str(tmp_path / "db"))
+    ended = run("index", str(tmp_path / "files"), "--no-embeddings")
+    assert "old.doc: is a Word document of the old format: save it as DOCX" in ended.out
+    hits = json.loads(run("search", "kestrel", "--search-type", "text", "--json").out)["hits"]
+    assert sorted((Path(hit["source"]).name, hit["title"], hit["metadata"]["place"]) for hit in hits) == [
+        ("book.epub", "Two", "section 1"),
+        ("deck.pptx", "Sky", "slide 1"),
+        ("letter.docx", "Fares", "paragraphs 1-2"),
+        ("plan.xlsb", "Plan", "row 2"),
+        ("staff.xlsx", "Crew", "rows 2-4"),
+        ("text.odt", "Birds", "paragraphs 1-2"),
+    ]
 
 
 # Damage
