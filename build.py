@@ -132,11 +132,11 @@ def whole(path: Path) -> Iterator[Path]:
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
-# The oldest systems that the dependencies have wheels for, pyarrow being the one that asks for the most.
+# The oldest systems that the dependencies have wheels for: pyarrow asks for the newest glibc, pypdfium2 for the newest macOS.
 # Wheels for newer systems than this are passed over; where they run, these run too. onnxruntime's run on macOS 14,
 # which is asked for last: on an older one the model alone is missing. pip adds the tags of older ones.
 GLIBC = (2, 28)
-MACOS = 12
+MACOS = 13
 MACOS_MODEL = 14
 MANYLINUX = (*(f"manylinux_{GLIBC[0]}_{minor}" for minor in range(GLIBC[1], 4, -1)), "manylinux2014", "manylinux2010")
 

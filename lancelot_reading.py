@@ -805,11 +805,14 @@ def _by_columns(textpage: Any, text: str, spans: list[tuple[int, int]]) -> list[
     from pypdfium2 import raw
 
     boxes = [textpage.get_rect(at) for at in range(min(textpage.count_rects(), 2000))]
-    gaps = [(a[2], b[0]) for a, b in itertools.pairwise(boxes) if a[1] < b[3] and b[1] < a[3] and b[0] - a[2] > _GUTTER]
-    edge, _ = Counter(round(right) for _, right in gaps).most_common(1)[0] if gaps else (0, 0)
-    ends = sorted(left for left, right in gaps if abs(right - edge) < _GUTTER / 2)
-    margin = min((box[0] for box in boxes), default=0)
-    if len(ends) < _ROWS or len(gaps) > 1.5 * len(ends) or ends[len(ends) // 2] < (margin + edge) / 2:
+    rows = [(a, b) for a, b in itertools.pairwise(boxes) if a[1] < b[3] and b[1] < a[3] and b[0] - a[2] > _GUTTER]
+    edge, _ = Counter(round(b[0]) for _, b in rows).most_common(1)[0] if rows else (0, 0)
+    halves = [(a[2], b[2]) for a, b in rows if abs(b[0] - edge) < _GUTTER / 2]
+    if len(halves) < _ROWS or len(rows) > 1.5 * len(halves):
+        return spans
+    width = edge - min(box[0] for box in boxes)
+    left_end, right_end = (sorted(ends)[len(ends) // 2] for ends in zip(*halves, strict=True))
+    if left_end < edge - width / 2 or right_end < edge + width / 4:
         return spans
 
     def box(at: int) -> tuple[float, ...]:

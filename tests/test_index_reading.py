@@ -521,9 +521,13 @@ def test_a_table_of_a_pdf_is_read_row_by_row() -> None:
     cells = [
         (10, x, 600 - 12 * at, f"{name} {at}")
         for at in range(9)
-        for x, name in ((72, "A part with a name"), (310, "kg"))
+        for x, name in ((72, "A part with a very long name"), (310, "kg"))
     ]
-    assert read("a.pdf", make_pdf(shown(*cells))).sections[0].text.startswith("A part with a name 0 kg 0\nA part")
+    assert (
+        read("a.pdf", make_pdf(shown(*cells)))
+        .sections[0]
+        .text.startswith("A part with a very long name 0 kg 0\nA part")
+    )
 
 
 @given(st.integers(0, 900), st.binary(min_size=1, max_size=20))
