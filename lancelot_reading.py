@@ -785,6 +785,7 @@ _MANY = 3  # pages with the same line in a margin
 _ROWS = 6  # lines that make columns
 _PARAGRAPH = 1.3  # times the usual distance of lines: that of paragraphs, if they have one
 _GUTTER = 6  # points between columns: more than between words
+_COLUMN = 100  # points that a column of text is wide
 
 
 @dataclass(frozen=True)
@@ -800,35 +801,34 @@ class _Line:
 def _by_columns(textpage: Any, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans of lines in the order of reading: a file may write both columns of a page line by line, as one line each.
 
-    A table is left as it is: it has more gaps than one in a row, or cells that do not fill a column.
+    A table is left as it is: it has more gaps than one in a row, or columns that are narrow or unlike.
     """
     from pypdfium2 import raw
 
     boxes = [textpage.get_rect(at) for at in range(min(textpage.count_rects(), 2000))]
     rows = [(a, b) for a, b in itertools.pairwise(boxes) if a[1] < b[3] and b[1] < a[3] and b[0] - a[2] > _GUTTER]
     edge, _ = Counter(round(b[0]) for _, b in rows).most_common(1)[0] if rows else (0, 0)
-    halves = [(a[2], b[2]) for a, b in rows if abs(b[0] - edge) < _GUTTER / 2]
-    if len(halves) < _ROWS or len(rows) > 1.5 * len(halves):
+    halves = [(a[2] - a[0], b[0] - a[2], b[2] - b[0]) for a, b in rows if abs(b[0] - edge) < _GUTTER / 2]
+    if len(halves) < max(_ROWS, len(spans) / 2) or len(rows) > 1.5 * len(halves):
         return spans
-    width = edge - min(box[0] for box in boxes)
-    left_end, right_end = (sorted(ends)[len(ends) // 2] for ends in zip(*halves, strict=True))
-    if left_end < edge - width / 2 or right_end < edge + width / 4:
+    left, gap, right = (sorted(widths)[len(widths) // 2] for widths in zip(*halves, strict=True))
+    if min(left, right) < max(_COLUMN, 0.67 * max(left, right), gap):
         return spans
 
     def box(at: int) -> tuple[float, ...]:
         return tuple(textpage.get_charbox(raw.FPDFText_GetCharIndexFromTextIndex(textpage, at)))
 
-    left, right, ordered = list[tuple[int, int]](), list[tuple[int, int]](), list[tuple[int, int]]()
+    before, after, ordered = list[tuple[int, int]](), list[tuple[int, int]](), list[tuple[int, int]]()
     for start, end in spans:
         cut = next((at for at in range(start, end) if not text[at].isspace() and box(at)[0] > edge - _GUTTER / 2), end)
         last = start + len(text[start:cut].rstrip()) - 1
         if start < cut < end and box(cut)[0] - box(last)[2] < _GUTTER:  # over both columns
-            ordered += [*left, *right, (start, end)]
-            left, right = [], []
+            ordered += [*before, *after, (start, end)]
+            before, after = [], []
             continue
-        left += [(start, last + 1)] if cut > start else []
-        right += [(cut, end)] if cut < end else []
-    return [*ordered, *left, *right]
+        before += [(start, last + 1)] if cut > start else []
+        after += [(cut, end)] if cut < end else []
+    return [*ordered, *before, *after]
 
 
 def _form_lines(page: Any) -> Iterator[str]:
