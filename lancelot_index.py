@@ -8,7 +8,8 @@ Sections, in order; each uses the ones above it and none below:
 Finding    which files of a folder are indexed
 Embedding  many texts to vectors, while the server is busy or fails
 Table      the rows, columns and indexes of a table of files
-Run        one folder into one table: what changed is read, embedded and written
+Run        folders into one table: what changed is read, embedded and written
+Watching   when a run is due, while files change
 Commands   `index` and its options
 """
 
@@ -41,7 +42,7 @@ from lancelot import PROGRAM, LancelotError, Session, compact_json, listed, one_
 from lancelot_reading import MAX_FILE_BYTES, Extraction, Extractor, UnreadableError, open_without_links, read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -1299,6 +1300,91 @@ def roots_lines(roots: Sequence[Mapping[str, Any]]) -> str:
 
 
 # ======================================================================================================================
+# Watching
+# ======================================================================================================================
+# What happened to a file says no more than over which folders a run is to be: the run finds out the rest, as any other does.
+# It waits until files have come to rest. The lock is held during a run alone.
+
+
+REST_SECONDS = 1.0
+BUSY_SECONDS = 30.0
+AGAIN_SECONDS = 60.0
+"""A run waits until nothing changed for the first of these, but no longer than for the second. After the third a run that
+failed is made again, and it is seen which folders there are."""
+
+
+def state_of(root: Path) -> tuple[int, ...]:
+    """What differs after a single file was changed, or another folder has taken the place of one; () if there is none."""
+    try:
+        state = root.stat(follow_symlinks=False)
+    except OSError:
+        return ()
+    return (state.st_dev, state.st_ino, *((state.st_size, state.st_mtime_ns) if stat.S_ISREG(state.st_mode) else ()))
+
+
+def may_concern(root: Path) -> Callable[[str], bool]:
+    """Return a test of whether a change of a path may matter to a folder: nothing hidden does but ignore files, no table."""
+    is_part, at = is_part_of(root), len(source_name(root))
+    left_out = re.compile(r".*[/\\](?:\.|[^/\\]*\.lance(?:[/\\]|\Z))", re.DOTALL)
+    return lambda path: is_part(path) and (path.endswith(IGNORE_FILES) or not left_out.match(path, at))
+
+
+def changed_paths(folders: Sequence[Path], stop: threading.Event) -> Generator[list[str]]:
+    """What changed in folders, as often as something does, and nothing where nothing did for REST_SECONDS."""
+    rest = int(REST_SECONDS * 1000)
+    try:
+        import watchfiles
+
+        options: dict[str, Any] = {"debounce": rest, "step": rest // 10, "rust_timeout": rest, "yield_on_timeout": True}
+        options |= {
+            "watch_filter": None,
+            "ignore_permission_denied": True,
+            "stop_event": stop,
+            "raise_interrupt": False,
+        }
+        for changes in watchfiles.watch(*folders, **options):
+            yield [path for _, path in changes]
+    except FileNotFoundError:  # one that went away just now
+        return
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        told = f"The system tells of no changes here ({reason_of(error)}): folders are looked through every minute."
+        lancelot.say(told, to=sys.stderr)
+        while not stop.wait(AGAIN_SECONDS):
+            yield list(map(source_name, folders))
+            yield []
+
+
+def watch(
+    find_roots: Callable[[], Sequence[Path]], update: Callable[[Sequence[Path]], bool], stop: threading.Event
+) -> None:
+    """Call `update` with the folders and files in which something changed, until `stop` is set; first with all of them.
+
+    `find_roots` finds them. `update` returns whether it did what it could: otherwise it is called with them again.
+    """
+    roots = find_roots()
+    due, began, last, again = set(roots), 0.0, 0.0, 0.0
+    while not stop.is_set():
+        states, tests = {root: state_of(root) for root in roots}, {root: may_concern(root) for root in roots}
+        with contextlib.closing(changed_paths([root for root in roots if root.is_dir()], stop)) as ticks:
+            for paths in ticks:
+                now, replaced = time.monotonic(), {root for root in roots if state_of(root) != states[root]}
+                states |= {root: state_of(root) for root in replaced}
+                if changed := replaced | {root for root in roots if any(map(tests[root], paths))}:
+                    due |= changed
+                    began, last, again = began or now, now, 0.0
+                is_new = any(root.is_dir() for root in replaced)
+                if now < again or (now - last < REST_SECONDS and now - began < BUSY_SECONDS and not is_new):
+                    continue
+                before, roots = set(roots), find_roots()
+                due = (due | set(roots) - before) & set(roots)
+                if due and update(sorted(due)):
+                    due = set()
+                began, again = 0.0, time.monotonic() + AGAIN_SECONDS
+                if is_new or before != set(roots):
+                    break
+
+
+# ======================================================================================================================
 # Commands
 # ======================================================================================================================
 # COMMANDS and OPTIONS are what the command line of `lancelot` looks up here. A run reports to a person with a bar, to
@@ -1360,16 +1446,16 @@ def _index(
     session: Session,
     stop: threading.Event,
     report: Callable[[str, int, int], None],
-    *,
-    folders: Sequence[Path] | None = None,
+    request: IndexRequest | None = None,
 ) -> IndexRun:
-    options, request, endpoint = session.arguments, _index_request(session), lancelot.EndpointEmbedder(session.settings)
-    request = request if folders is None else replace(request, folders=folders)
+    """Make a run of the options, which asks a person where that is needed, or of another request, which asks nothing."""
+    options, endpoint = session.arguments, lancelot.EndpointEmbedder(session.settings)
+    confirm = _confirm_removal if request is None else lambda _message: False
     failure = "--no-embeddings was given." if options.no_embeddings else ""
     embedder = BulkEmbedder(endpoint, lancelot.LocalEmbedder(session.settings), stop, failure)
     with Extractor([*session.command, lancelot.EXTRACT_COMMAND], environ=session.environ) as extractor:
-        run = IndexRun(request, embedder, extractor, report, stop)
-        return run.run(confirm=(lambda _message: True) if options.yes else _confirm_removal)
+        run = IndexRun(request or _index_request(session), embedder, extractor, report, stop)
+        return run.run(confirm=(lambda _message: True) if options.yes else confirm)
 
 
 def _index_for_program(session: Session) -> int:
@@ -1402,7 +1488,7 @@ def _next_step(session: Session, run: IndexRun) -> list[str]:
     return [f"next: {lancelot.typed_line('search', 'WORDS', *given)}"] if run.new and not options.no_next else []
 
 
-def _index_for_person(session: Session) -> int:
+def _index_for_person(session: Session, stop: threading.Event) -> IndexRun:
     import tqdm
 
     at_terminal, pace, is_told = sys.stderr is not None and sys.stderr.isatty(), lancelot.Pace(), False
@@ -1425,10 +1511,47 @@ def _index_for_person(session: Session) -> int:
                     bar.reset(total)
                 bar.update(done - bar.n)
 
-        run = _index(session, _stop_event(), report)
+        run = _index(session, stop, report)
     lines = [index_lines(run, verbose=session.arguments.verbose), *_next_step(session, run)]
     lancelot.print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: "\n".join(lines))
-    return 130 if run.stop.is_set() else int(run.partial)
+    return run
+
+
+def _problems(run: IndexRun) -> list[str]:
+    return [*run.notes, *(f"not read: {one_line(source)}: {reason}" for source, reason in run.failed.items())]
+
+
+def _watch(session: Session) -> int:
+    """Bring the table up to date, and keep it so until Ctrl-C or SIGTERM; a line for each file and each new problem."""
+    stop = _stop_event()
+    request, told = replace(_index_request(session), force=False), set[str]()
+    folders = [Path(os.path.realpath(folder)) for folder in request.folders]
+
+    def find_roots() -> Sequence[Path]:
+        table = None if folders else ChunkTable.open(request.database, request.table)
+        return list(map(path_of, table.roots(by_file(table.known(), ())))) if table else folders
+
+    def update(roots: Sequence[Path]) -> bool:
+        lines: list[str] = []
+        try:
+            run = _index(session, stop, lambda *_: None, replace(request, folders=roots))
+            lines = change_lines(run, limit=None if session.arguments.verbose else MAX_CHANGES_SHOWN)
+            problems, is_done = _problems(run), True
+        except LancelotError as error:
+            problems, is_done = [str(error), *told], False
+        for line in [*lines, *(problem for problem in problems if problem not in told)]:
+            lancelot.say(f"{dt.datetime.now().astimezone():%H:%M:%S} {line}")
+        told.clear()
+        told.update(problems)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return is_done
+
+    told.update(_problems(_index_for_person(session, stop)))
+    if not stop.is_set():
+        lancelot.say("Watching for changes; Ctrl-C ends it.", to=sys.stderr)
+        watch(find_roots, update, stop)
+    return 0
 
 
 def _list(session: Session) -> int:
@@ -1465,7 +1588,12 @@ def command_index(session: Session) -> int:
         lancelot.say(f"{PROGRAM}: {problem}", to=sys.stderr)
     if options.list:
         return _list(session)
-    return _forget_or_move(session) if options.forget or options.moved else _index_for_person(session)
+    if options.forget or options.moved:
+        return _forget_or_move(session)
+    if options.watch:
+        return _watch(session)
+    run = _index_for_person(session, _stop_event())
+    return 130 if run.stop.is_set() else int(run.partial)
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
@@ -1501,6 +1629,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
         ("--no-patterns", flag, "forget the patterns of the runs before, which hold where none is given"),
         ("--yes", flag, "do not ask before more than half of the table is taken out of it"),
         ("--dry-run", flag, "only say what would be done, and to which files"),
+        ("--watch", flag, "go on, and bring the table up to date whenever files change, until Ctrl-C"),
         ("--verbose", flag, "name every file that changed"),
         ("--report", flag, argparse.SUPPRESS),
         ("--no-next", flag, argparse.SUPPRESS),
