@@ -1665,8 +1665,9 @@ def _generated_kind(name: str, text: str) -> str:
 
 
 def refuse_unread(name: str) -> None:
-    """Raise IgnoredError, with its kind, for a file whose suffix tells that it is not to be read."""
-    if kind := _UNREAD_SUFFIXES.get(Path(name).suffix.lower()):
+    """Raise IgnoredError, with its kind, for a file whose name tells that it is not to be read."""
+    # Office leaves one beside each document that is open.
+    if kind := "lock file" if name.startswith("~$") else _UNREAD_SUFFIXES.get(Path(name).suffix.lower()):
         raise IgnoredError(kind)
 
 
@@ -1753,6 +1754,12 @@ CHUNK_OVERLAP = 100
 SMALL_CHUNK = 200  # characters below which it is joined to its neighbour: a heading alone, the last words of a section
 MAX_CHUNKS = 100_000
 MAX_NUMBER_CHUNKS = 500  # of a table of numbers: they show what it holds, and no words are left to be found
+_RECORDS = (
+    "csv",
+    "json",
+    "jsonl",
+    "sheet",
+)  # whose sections are records: each says all of itself, so that none overlap
 _BLOCK = 20_000  # characters that the splitter gets at once: its time grows with the square of a run without spaces
 _BLOCK_END = re.compile(r".*\n\n|.*\n|.* |.*\s", re.DOTALL)
 _SCRAP = 80
@@ -1829,8 +1836,8 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
         unit, _, number = section.place.rpartition(" ")
         return section, unit, int(number or 0)
 
-    # Markdown is cut along its blocks. Records do not overlap: each says all of itself.
-    overlap = 0 if extractor in ("csv", "json", "jsonl", "sheet") else CHUNK_OVERLAP
+    # Markdown is cut along its blocks.
+    overlap = 0 if extractor in _RECORDS else CHUNK_OVERLAP
     room = CHUNK_CHARACTERS - max(len(section.header) for section in sections)
     splitter = (MarkdownSplitter if extractor == "markdown" else TextSplitter)(room, overlap=overlap)
     for start, end in _spans(whole, splitter):
@@ -1845,7 +1852,7 @@ def _pieces(sections: Sequence[Section], extractor: str) -> Iterator[tuple[str, 
 
 def chunk_limit(document: Document) -> int:
     """How many chunks of a document are taken: MAX_CHUNKS, or few where nine of ten values of its records are numbers."""
-    if document.extractor not in ("csv", "json", "jsonl"):
+    if document.extractor not in _RECORDS:
         return MAX_CHUNKS
     sample = itertools.islice(document.sections, 0, None, max(1, len(document.sections) // 1000))
     values = [line.rpartition(": ")[2] for section in sample for line in section.text[:20_000].splitlines()]

@@ -32,7 +32,7 @@ from test_index_reading import read, refusal
 
 import lancelot
 import lancelot_reading
-from lancelot_reading import UnreadableError
+from lancelot_reading import IgnoredError, UnreadableError
 
 OFFICE_FILES = Path(__file__).parent / "office"
 """Files that only their programs write, made by LibreOffice."""
@@ -138,6 +138,19 @@ def test_the_end_of_a_workbook_beyond_the_limit_is_named_as_missing(monkeypatch:
     assert refusal("a.xlsx", content).startswith("holds more than 12 characters")
     monkeypatch.setattr(lancelot_reading, "MAX_WORKBOOK", 1000)
     assert refusal("a.xlsx", content) == "unpacks to more than 0 MB"
+
+
+def test_of_a_workbook_of_numbers_only_the_beginning_is_taken() -> None:
+    limits = [
+        lancelot_reading.chunk_limit(read("a.xlsx", saved(make_workbook(Sheet1=rows))))
+        for rows in ([["Time", "Volt"], [1, 2.5]], [["Time", "Remark"], [1, "valve opened"]])
+    ]
+    assert limits == [lancelot_reading.MAX_NUMBER_CHUNKS, lancelot_reading.MAX_CHUNKS]
+
+
+def test_what_office_leaves_beside_an_open_document_is_left_out() -> None:
+    with pytest.raises(IgnoredError, match="lock file"):
+        lancelot_reading.refuse_unread("~$stock.xlsx")
 
 
 def test_a_workbook_that_breaks_off_anywhere_or_takes_all_memory_is_refused(tmp_path: Path) -> None:
