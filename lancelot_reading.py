@@ -831,31 +831,42 @@ def _by_columns(textpage: Any, text: str, spans: list[tuple[int, int]]) -> list[
     return [*ordered, *before, *after]
 
 
-def _form_lines(page: Any) -> Iterator[str]:
-    """What the fields of a page's forms hold, but for passwords, after what readers are shown as their names."""
+def _pdf_text(read: Callable[..., int], *arguments: Any) -> str:
+    """The text that a function of the library gives for these arguments, on one line."""
     import ctypes
 
+    buffer = (ctypes.c_ushort * (read(*arguments, None, 0) // 2 + 1))()
+    read(*arguments, buffer, ctypes.sizeof(buffer))
+    return one_line(bytes(buffer).decode("utf-16-le", "replace").partition("\0")[0])
+
+
+def _field_line(field: tuple[Any, Any]) -> str:
+    """What a field of a form holds, but for passwords, after what readers are shown as its name; or "" if it is empty."""
+    from pypdfium2 import raw
+
+    is_text = raw.FPDFAnnot_GetFormFieldType(*field) == raw.FPDF_FORMFIELD_TEXTFIELD
+    if is_text and raw.FPDFAnnot_GetFormFieldFlags(*field) & raw.FPDF_FORMFLAG_TEXT_PASSWORD:
+        return ""
+    options = range(raw.FPDFAnnot_GetOptionCount(*field))
+    chosen = [at for at in options if raw.FPDFAnnot_IsOptionSelected(*field, at)]
+    values = [_pdf_text(raw.FPDFAnnot_GetOptionLabel, *field, at) for at in chosen]
+    value = ", ".join(values) or _pdf_text(raw.FPDFAnnot_GetFormFieldValue, *field)
+    readers = (raw.FPDFAnnot_GetFormFieldAlternateName, raw.FPDFAnnot_GetFormFieldName)
+    name = _pdf_text(readers[0], *field) or _pdf_text(readers[1], *field)
+    return f"{name}: {value}" if value not in ("", "Off") else ""
+
+
+def _typed_lines(page: Any) -> Iterator[str]:
+    """What somebody typed onto a page: notes, and what its forms hold."""
     from pypdfium2 import raw
 
     for at in range(raw.FPDFPage_GetAnnotCount(page)):
         annotation = raw.FPDFPage_GetAnnot(page, at)
-        field = (page.formenv, annotation)
-
-        def text(read: Callable[..., int], *place: int, field: tuple[Any, Any] = field) -> str:
-            buffer = (ctypes.c_ushort * (read(*field, *place, None, 0) // 2 + 1))()
-            read(*field, *place, buffer, ctypes.sizeof(buffer))
-            return one_line(bytes(buffer).decode("utf-16-le", "replace").partition("\0")[0])
-
-        kind = raw.FPDFAnnot_GetFormFieldType(*field)
-        is_secret = raw.FPDFAnnot_GetFormFieldFlags(*field) & raw.FPDF_FORMFLAG_TEXT_PASSWORD
-        options = range(raw.FPDFAnnot_GetOptionCount(*field))
-        chosen = [
-            text(raw.FPDFAnnot_GetOptionLabel, at) for at in options if raw.FPDFAnnot_IsOptionSelected(*field, at)
-        ]
-        value = ", ".join(chosen) or text(raw.FPDFAnnot_GetFormFieldValue)
-        if value not in ("", "Off") and not (kind == raw.FPDF_FORMFIELD_TEXTFIELD and is_secret):
-            name = text(raw.FPDFAnnot_GetFormFieldAlternateName) or text(raw.FPDFAnnot_GetFormFieldName)
-            yield f"{name}: {value}"
+        kind = raw.FPDFAnnot_GetSubtype(annotation)
+        if kind == raw.FPDF_ANNOT_WIDGET and page.formenv:
+            yield _field_line((page.formenv, annotation))
+        elif kind in (raw.FPDF_ANNOT_FREETEXT, raw.FPDF_ANNOT_TEXT):
+            yield _pdf_text(raw.FPDFAnnot_GetStringValue, annotation, b"Contents")
         raw.FPDFPage_CloseAnnot(annotation)
 
 
@@ -864,7 +875,7 @@ _LEADERS = re.compile(r"(?: ?\.){5,} ?")
 
 
 def _page_lines(page: Any, number: int) -> Iterator[_Line]:
-    """The lines of a page, then what its forms hold. A hyphen at the end of a line is left for `with_whole_words`."""
+    """The lines of a page, then what was typed onto it. A hyphen at the end of a line is left for `with_whole_words`."""
     from pypdfium2 import raw
 
     textpage, matrix = page.get_textpage(), raw.FS_MATRIX()
@@ -876,13 +887,12 @@ def _page_lines(page: Any, number: int) -> Iterator[_Line]:
         at = raw.FPDFText_GetCharIndexFromTextIndex(textpage, middle)
         raw.FPDFText_GetMatrix(textpage, at, matrix)
         height, size = matrix.f - foot, raw.FPDFText_GetFontSize(textpage, at) * math.hypot(matrix.c, matrix.d)
-        known = math.isfinite(height) and math.isfinite(size) and head > foot
+        known = math.isfinite(height) and math.isfinite(size) and head > foot and not page.get_rotation() % 180
         place = (height / (head - foot), round(2 * size) / 2) if known else (0.5, 0)
         # The library marks the hyphens of divided words, and takes their line ends away.
         line = _LEADERS.sub(" … ", text[start:end].rstrip().replace("\ufffe", "-"))
         yield _Line(line, number, *place)
-    if page.formenv:
-        yield from (_Line(text, number) for text in dict.fromkeys(_form_lines(page)))
+    yield from (_Line(text, number) for text in dict.fromkeys(_typed_lines(page)) if text)
 
 
 _LEFT_BY_PROGRAMS = re.compile(

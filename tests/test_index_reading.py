@@ -451,6 +451,11 @@ def test_a_pdf_without_text_or_in_pieces_says_so(monkeypatch: pytest.MonkeyPatch
     assert "more than 1 pages" in refusal("a.pdf", make_pdf("a", "b"))
 
 
+def test_a_pdf_of_ten_thousand_pages_is_read() -> None:
+    content = make_pdf(") Tj 0 -200 Td (a").replace(b"[4 0 R] /Count 1", b"[" + b"4 0 R " * 10_000 + b"] /Count 10000")
+    assert read("a.pdf", content).sections[-1].place == "page 10000"
+
+
 def test_pages_that_are_damaged_or_pictures_are_named_and_the_others_are_kept() -> None:
     document = read("a.pdf", make_pdf("one", "two", SCAN, "", "five").replace(b" 6 0 R", b" 1 0 R"))
     assert [section.place for section in document.sections] == ["page 1", "page 5"]
@@ -560,6 +565,8 @@ def test_what_is_filled_into_the_form_of_a_pdf_is_read_with_its_name_but_for_pas
     (section,) = read("a.pdf", make_form(*fields)).sections
     assert section.text.split("\n") == ["surname: Miller", "Given name: Ann", "agreed: Yes", "cities: Turku, Oslo"]
     assert section.place == "page 1"
+    note = make_form("").replace(b"/Subtype /Widget", b"/Subtype /FreeText /Contents (typed onto it)")
+    assert read("a.pdf", note).sections[0].text == "typed onto it"
 
 
 def test_a_damaged_field_of_a_form_costs_neither_the_page_nor_the_fields_before_it() -> None:
