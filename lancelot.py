@@ -8089,7 +8089,7 @@ def build_parser(given: str = "") -> argparse.ArgumentParser:
             other_module(name).OPTIONS.get(name, lambda _parser: None)(command)
         if name not in ("init", "version", "verify", "cache", "demo"):
             command.add_argument("--path", type=type_of_option(parse_path), help="the LanceDB folder (LANCEDB_PATH)")
-        if name not in ("init", "verify", "cache"):
+        if name not in ("init", "verify", "cache", "demo"):
             command.add_argument("--json", action="store_true", help="print what the tool answers, for programs")
     return parser
 

@@ -1375,7 +1375,7 @@ def run_index(session: Session, place: Place, environ: Mapping[str, str], **stre
     finally:
         signal.signal(signal.SIGINT, handler)
     if done.returncode == INTERRUPTED:
-        say("Nothing was stored. The same answers go on with what is left.", to=sys.stderr)
+        say("Nothing was stored.", to=sys.stderr)
         raise KeyboardInterrupt
     if done.returncode and not lancelot.holds_tables(Path(place.database)):
         raise LancelotError("The documents could not be indexed.", "The lines above say why. Nothing was stored.")
@@ -1482,100 +1482,78 @@ def command_init(session: Session) -> int:
 # ======================================================================================================================
 # Demo
 # ======================================================================================================================
-# The demonstration runs the program's own commands as a person and a client would: `index` as a child, then a server.
-# It looks for no key, reaches no network, and leaves no file.
+# The demonstration runs the program's own commands as a person and a client would: `index` as a child, `search` with the
+# default settings, then a server. It looks for no key, reaches no network, and leaves no file.
 
 
-DEMO_TABLE = "documents"
-DEMO_QUERY = "encryption"
-"""The documentation has this word in other forms only, such as `encrypted`, which full-text search alone knows."""
+DEMO_WORDS = "keychain"
 DEMO_MEANING = "configuration options"
 """The documentation has a part on this that holds neither word, which only a search by meaning finds."""
-DEMO_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("lancedb_status", {}),
-    ("lancedb_search", {"query": DEMO_QUERY, "searchType": "text", "limit": 3}),
-    ("lancedb_search", {"query": DEMO_QUERY, "searchType": "fts", "limit": 3}),
-    ("lancedb_search", {"query": DEMO_MEANING, "searchType": "vector", "limit": 1}),
-    ("lancedb_query", {"question": "Where is a key kept?", "contextBudget": 900}),
-)
+DEMO_QUESTION = "Where is a key kept?"
 
 
-def _demo_variables(session: Session) -> dict[str, str]:
-    """Return the settings by which nothing but the local model embeds, unless it is switched off."""
-    return {"EMBEDDING_MODEL": lancelot.LOCAL_NAME, "LANCELOT_LOCAL_MODEL": session.settings.local_model}
+def _demo_environment(session: Session, database: Path) -> dict[str, str]:
+    """Return an environment with the default of every setting, whatever is stored; only the local model embeds."""
+    defaults = {setting.name: str(setting.default or "") for setting in lancelot.SETTINGS}
+    own = {"EMBEDDING_MODEL": lancelot.LOCAL_NAME, "LANCELOT_LOCAL_MODEL": session.settings.local_model}
+    own |= {"LANCEDB_PATH": str(database), "LANCELOT_LOG_LEVEL": "error", "PYTHONIOENCODING": "utf-8"}
+    own |= {"LANCEDB_VECTOR_COLUMN": ""}  # which is demanded where it is set, and not there without the model
+    return {**session.environ, **defaults, **own}
 
 
-def _index_documentation(session: Session, folder: Path) -> str:
-    """Index the README by this program's own command and return what it says. No key is looked for."""
+def _documentation(folder: Path) -> Path:
+    """Write the README into a folder of its own and return that."""
     import importlib.metadata
-    import subprocess
 
-    readme, docs = Path(__file__).with_name("README.md"), folder / "docs"
-    docs.mkdir()
+    readme, documents = Path(__file__).with_name("README.md"), folder / "docs"
+    documents.mkdir()
     # The package that the module came with has it in its metadata.
     packed = "" if readme.is_file() else importlib.metadata.metadata(PROGRAM)["Description"]
-    (docs / "README.md").write_text(packed or readme.read_text(encoding="utf-8"), encoding="utf-8")
-    options = ["--path", str(folder / "db"), "--table", DEMO_TABLE, "--no-next"]
-    known = {setting.name for setting in lancelot.SETTINGS}
-    environ = {name: value for name, value in session.environ.items() if name not in known}
-    done = subprocess.run(  # noqa: S603 - our own command and paths
-        [*session.command, "index", str(docs), *options],
-        env=environ | _demo_variables(session) | {"PYTHONIOENCODING": "utf-8"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        encoding="utf-8",
-        check=False,
-    )
-    if done.returncode:
-        raise LancelotError("The documentation could not be indexed.", "The lines above say why.")
-    return done.stdout.rstrip("\n")
+    (documents / "README.md").write_text(packed or readme.read_text(encoding="utf-8"), encoding="utf-8")
+    return documents
 
 
-async def _show_demo(session: Session, folder: Path) -> None:
-    """Call the tools of a server as a client does; a person at a terminal sees lines instead of JSON."""
+def _show_search(session: Session, environ: Mapping[str, str], words: str) -> None:
+    line = ("search", words, "--limit", "2")
+    lancelot.say_lines(f"\n$ {lancelot.typed_line(*line)}")
+    lancelot.COMMANDS["search"][0](Session(lancelot.build_parser().parse_args(line), environ, session.command))
+
+
+async def _answer_for_client(session: Session, environ: Mapping[str, str]) -> str:
+    """Return what a server answers to DEMO_QUESTION when it is started as a client does."""
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters
 
-    environ = {"LANCEDB_PATH": str(folder), "LANCEDB_TABLE": DEMO_TABLE, "LANCELOT_LOG_LEVEL": "error"}
-    environ |= {"LANCEDB_TEXT_COLUMN": "text", "LANCELOT_SEARCH_TYPE": "fts"}
-    environ |= _demo_variables(session) | start_environment(session.environ)
-    settings = lancelot.load_settings(environ, folder)
-    searcher = lancelot.Searcher(
-        settings, embedder=lancelot.EndpointEmbedder(settings, key=lambda _: lancelot.KeyLookup(None))
-    )
     program, *arguments = session.command
-    server = StdioServerParameters(command=program, args=arguments, env=environ)
-    async with Client(server) as client:
-        for name, given in DEMO_CALLS:
-            if given.get("searchType") == "vector" and searcher.local.why_not:
-                lancelot.say_lines(f"\n{searcher.local.why_not} With it there would be a search by meaning here.")
-                continue
-            result = await client.call_tool(name, given)
-            text = "".join(block.text for block in result.content if block.type == "text")
-            lancelot.say_lines(f"\n> {name} {lancelot.compact_json(given)}")
-            if session.arguments.json or not lancelot.is_at_terminal():
-                say(text)
-            elif name == "lancedb_status":
-                lancelot.say_lines(lancelot.status_lines(lancelot.examined_status(searcher)))
-            elif name == "lancedb_search":
-                request = lancelot.SearchRequest(given["query"], given["limit"], given["searchType"])
-                lancelot.say_lines(lancelot.search_lines(searcher.search(request)))
-            else:
-                lancelot.say_lines(text.rstrip("\n"))
+    async with Client(StdioServerParameters(command=program, args=arguments, env=dict(environ))) as client:
+        result = await client.call_tool("lancedb_query", {"question": DEMO_QUESTION, "contextBudget": 900})
+    return "".join(block.text for block in result.content if block.type == "text").rstrip("\n")
 
 
 def command_demo(session: Session) -> int:
-    """`demo`: the documentation, indexed in a temporary place and served by this very program to a real MCP client."""
+    """`demo`: the documentation, indexed in a temporary place, searched, and served by this very program to an MCP client."""
+    import subprocess
+
     import anyio
 
-    with tempfile.TemporaryDirectory(prefix="lancelot-demo-") as folder:
-        lancelot.say_lines(_index_documentation(session, Path(folder).resolve()))
-        anyio.run(_show_demo, session, Path(folder).resolve() / "db")
-    lancelot.say_lines(
-        "\nThat is what an MCP client sees: text search finds a word as it is written, full-text search in all of its forms, "
-        "and vector search what is meant, even if no word is the same.\n"
-        "`index FOLDER --path DATABASE` does the same with your files, and `init` sets Lancelot up for a client."
-    )
+    with tempfile.TemporaryDirectory(prefix="lancelot-demo-") as temporary:
+        folder = Path(temporary).resolve()
+        place = Place(str(folder / "db"), str(_documentation(folder)))
+        environ = _demo_environment(session, folder / "db")
+        lancelot.say_lines(
+            run_index(
+                session, place, environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, encoding="utf-8"
+            ).rstrip()
+        )
+        _show_search(session, environ, DEMO_WORDS)
+        searcher = lancelot.Searcher(lancelot.load_settings(environ, folder))
+        if searcher.local.why_not:
+            lancelot.say_lines(f"\n{searcher.local.why_not} With it there would be a search by meaning here.")
+        else:
+            _show_search(session, environ, DEMO_MEANING)
+        lancelot.say_lines(f"\nA model in an MCP client asks lancedb_query: {DEMO_QUESTION} It gets:\n")
+        lancelot.say_lines(anyio.run(_answer_for_client, session, environ))
+    say(f"\nThe same with your files:  {lancelot.typed_line('init')}")
     return 0
 
 

@@ -709,22 +709,27 @@ def test_ctrl_c_at_a_terminal_ends_the_server_at_once() -> None:
 # --- the demo
 
 
-def test_the_demo_shows_a_real_client_s_answers_and_leaves_no_file(tmp_path: Path, config_dir: Path) -> None:
+def demo_parts(out: str) -> list[str]:
+    """What the demo shows: the index run, each search, and what a model gets."""
+    return re.split(r"\n\n(?=\$ |A model )", out.replace("\r", ""))
+
+
+def test_the_demo_shows_what_a_person_and_a_client_get_and_leaves_no_file(tmp_path: Path, config_dir: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     # Settings of another folder must not lead it astray.
-    lancelot.store_settings(config_dir, {"LANCEDB_TABLE": "mine", "LANCEDB_TEXT_COLUMN": "body", "LANCEDB_PATH": "/no"})
+    mine = {"LANCEDB_TABLE": "mine", "LANCEDB_TEXT_COLUMN": "body", "LANCEDB_PATH": "/no", "LANCEDB_DEFAULT_LIMIT": "1"}
+    lancelot.store_settings(config_dir, mine | {"LANCELOT_SEARCH_TYPE": "vector"})
     before = sorted(tmp_path.rglob("*"))
     code, out, err = finish(start("demo", environ={"TMPDIR": str(temporary), "TEMP": str(temporary)}))
     assert (code, err) == (0, "")
-    assert out.startswith("Indexed ")
-    assert "1 file (1 new, " in out
-    status, text, full_text, query = (part.split("\n")[1] for part in out.split("\n> ")[1:])
-    assert json.loads(status)["stats"]["fileTypes"].keys() == {".md"}
-    assert json.loads(text)["hits"] == []
-    assert "encrypted" in json.loads(full_text)["hits"][0]["snippet"]
-    assert query.startswith("# Context from documents")
-    assert "LANCELOT_LOCAL_MODEL is off, so the local model does not embed. With it there would be" in out
+    index, search, model = demo_parts(out)
+    assert "1 file (1 new, " in index
+    assert search.splitlines()[0].endswith(" search keychain --limit 2")
+    assert "the system's keychain" in " ".join(search.split())
+    assert "LANCELOT_LOCAL_MODEL is off, so the local model does not embed. With it there would be" in search
+    assert "\n# Context from documents" in model
+    assert out.endswith(f"{lancelot.shell_line([sys.executable, PROGRAM])} init\n")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -735,39 +740,27 @@ def test_the_demo_finds_by_meaning_what_shares_no_word_with_its_question(tmp_pat
     environ = {"LANCELOT_LOCAL_MODEL": "on", "PYTHONPATH": str(tmp_path)}
     code, out, err = finish(start("demo", environ=environ))
     assert (code, err) == (0, "")
-    (answer,) = (part for part in out.split("\n> ")[1:] if '"vector"' in part.partition("\n")[0])
-    found = json.loads(answer.split("\n")[1])
-    assert (found["searchType"], found["embeddingModel"]) == ("vector", "all-MiniLM-L6-v2")
-    (hit,) = found["hits"]
-    words = re.findall(r"\w+", hit["title"] + hit["snippet"])
-    assert hit["title"] == "Lancelot > Settings"
-    assert len(hit["snippet"]) > 100
+    _, _, found, _ = demo_parts(out)
+    assert lancelot_setup.DEMO_MEANING in found.splitlines()[0]
+    first = found[found.index("\n1. ") : found.index("\n2. ")]
+    assert re.match(r"\n1\. Lancelot . Settings", first)
     # Nor a word of the same stem.
-    assert not {word.lower()[:5] for word in words} & {word[:5] for word in lancelot_setup.DEMO_MEANING.split()}
+    words = {word.lower()[:5] for word in re.findall(r"\w+", first)}
+    assert not words & {word[:5] for word in lancelot_setup.DEMO_MEANING.split()}
     assert not [path for path in machine.rglob("*") if path.is_file()]
 
 
 @posix
-@pytest.mark.parametrize("words", [(), ("--json",)])
-def test_the_demo_prints_lines_for_a_person_at_a_terminal(words: tuple[str, ...]) -> None:
+def test_the_demo_fits_a_terminal() -> None:
     terminal = pytest.importorskip("terminal")
-    environ = child_environment(COLUMNS="80", **NO_KEYCHAIN)
-    session = terminal.Terminal([sys.executable, PROGRAM, "demo", *words], environ)
+    session = terminal.Terminal([sys.executable, PROGRAM, "demo"], child_environment(COLUMNS="80", **NO_KEYCHAIN))
     assert session.end() == 0
     session.stop()
-    shown = session.shown.replace("\r", "")
-    status, text, full_text, query = (part.splitlines()[1:] for part in shown.split("\n> ")[1:])
-    if words:
-        assert json.loads(status[0])["stats"]["fileTypes"].keys() == {".md"}
-        return
-    assert max(map(len, shown.splitlines())) <= 80
-    assert any(re.fullmatch(r"table: +documents, \d+ rows; searches: fts, text, auto", line) for line in status)
-    assert "folder: " in "\n".join(status)
-    assert text[0].startswith("text search of documents: 0 hits")
-    assert full_text[0].startswith("fts search of documents: ")
-    assert any(re.match(r"1\. Lancelot > .*  \d\.\d{3}", line) for line in full_text)
-    assert "encrypted" in "".join(full_text)
-    assert query[0].startswith("# Context from documents")
+    index, _, model = demo_parts(session.shown)
+    command = lancelot.shell_line([sys.executable, PROGRAM])
+    lines = [line for line in f"{index}\n{model}".splitlines() if command not in line]
+    assert max(map(len, lines)) <= 80
+    assert "{" not in session.shown
 
 
 def test_status_fits_a_terminal_and_gives_programs_whole_lines(
