@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from email.message import Message
 
-    from python_calamine import CalamineWorkbook
+    from python_calamine import CalamineSheet, CalamineWorkbook
 
 
 # ======================================================================================================================
@@ -1156,6 +1156,23 @@ def _cell_text(value: object) -> str:
     return str(value)
 
 
+def _sheet_rows(sheet: CalamineSheet) -> Iterator[list[str]]:
+    """The rows of a sheet; what is merged with the cells below it stands in each of their rows that has more."""
+    left = (sheet.start or (0, 0))[1]
+    merged: dict[int, list[tuple[int, int]]] = {}  # by the first row, the column and the last row
+    for (top, column), (bottom, _) in sheet.merged_cell_ranges or ():
+        merged.setdefault(top, []).append((column - left, bottom))
+    held: dict[int, tuple[int, str]] = {}
+    for number, row in enumerate(sheet.iter_rows()):
+        cells = [*map(_cell_text, row)]
+        for column, (bottom, text) in held.items() if any(cells) else ():
+            cells[column] = cells[column] or (text if number <= bottom else "")
+        held |= {
+            column: (bottom, cells[column]) for column, bottom in merged.get(number, ()) if 0 <= column < len(cells)
+        }
+        yield cells
+
+
 def _sheet_sections(book: CalamineWorkbook) -> Iterator[Section]:
     """The rows of the sheets that a person sees, below the sheet's name; one that was never named has none."""
     from python_calamine import SheetTypeEnum, SheetVisibleEnum
@@ -1164,8 +1181,7 @@ def _sheet_sections(book: CalamineWorkbook) -> Iterator[Section]:
     names = [sheet.name for sheet in book.sheets_metadata if (sheet.typ, sheet.visible) == kind]
     for name in names:
         is_unnamed = len(names) == 1 and re.fullmatch(r"[^\W\d]{3,}\s?1", name)  # as "Sheet1" and "Tabelle1"
-        rows = ([*map(_cell_text, row)] for row in book.get_sheet_by_name(name).iter_rows())
-        yield from _row_sections(rows, "" if is_unnamed else name)
+        yield from _row_sections(_sheet_rows(book.get_sheet_by_name(name)), "" if is_unnamed else name)
 
 
 def sheet_document(content: bytes) -> Document:
