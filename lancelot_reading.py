@@ -881,13 +881,14 @@ def _page_lines(page: Any, number: int) -> Iterator[_Line]:
     textpage, matrix = page.get_textpage(), raw.FS_MATRIX()
     text = textpage.get_text_range()
     _, foot, _, head = page.get_bbox()
+    is_upright = head > foot and not page.get_rotation() % 180
     spans = [line.span() for line in re.finditer(r"\S[^\r\n\ufffe]*\ufffe?", text)]
     for start, end in _by_columns(textpage, text, spans):
         middle = next(at for at in range((start + end - 1) // 2, start - 1, -1) if not text[at].isspace())
         at = raw.FPDFText_GetCharIndexFromTextIndex(textpage, middle)
         raw.FPDFText_GetMatrix(textpage, at, matrix)
         height, size = matrix.f - foot, raw.FPDFText_GetFontSize(textpage, at) * math.hypot(matrix.c, matrix.d)
-        known = math.isfinite(height) and math.isfinite(size) and head > foot and not page.get_rotation() % 180
+        known = math.isfinite(height) and math.isfinite(size) and is_upright
         place = (height / (head - foot), round(2 * size) / 2) if known else (0.5, 0)
         # The library marks the hyphens of divided words, and takes their line ends away.
         line = _LEADERS.sub(" … ", text[start:end].rstrip().replace("\ufffe", "-"))
@@ -933,12 +934,16 @@ def _outlined(pdf: Any, lines: Sequence[_Line]) -> dict[int, list[tuple[int, str
     """The headings of the outline, their level and title, by the number of the line at which they begin."""
     letters = [re.sub(r"[\W_]+", "", line.text).casefold() for line in [*lines, _Line("", 0)]]
     headings: dict[int, list[tuple[int, str]]] = {}
+    waiting: list[tuple[int, str]] = []  # those without a place, which have that of the next
     begin = 0
     for bookmark in itertools.islice(pdf.get_toc(), MAX_PAGES):
         target, title = bookmark.get_dest(), ""
         with contextlib.suppress(UnicodeDecodeError):  # half a character
             title = one_line(bookmark.get_title())
-        page = ((target and target.get_index()) or 0) + 1
+        waiting.append((bookmark.level, title))
+        if not target or target.get_index() is None:
+            continue
+        page = target.get_index() + 1
         start = bisect.bisect_left(lines, page, key=lambda line: line.page)
         end = bisect.bisect_right(lines, page, lo=start, hi=min(start + 500, len(lines)), key=lambda line: line.page)
         begin = begin if start <= begin < end else start
@@ -949,7 +954,8 @@ def _outlined(pdf: Any, lines: Sequence[_Line]) -> dict[int, list[tuple[int, str
             if len(here) < len(words) + 12 and -1 < (here + letters[at + 1]).find(words) < min(len(here), 12):
                 begin = at
                 break
-        headings.setdefault(begin, []).append((bookmark.level, title))
+        headings.setdefault(begin, []).extend(waiting)
+        waiting.clear()
     return headings
 
 

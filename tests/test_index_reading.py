@@ -490,6 +490,8 @@ def test_headings_of_a_pdf_are_those_of_its_outline_or_else_of_large_type() -> N
         ("Overview", "page 1", "1 Over\nview\ntext"),
         ("Overview > Elsewhere", "page 2", "more"),
     ]
+    without = make_pdf("one", "two", outline=("Part", "Chapter")).replace(b"/Dest [4 0 R /Fit]", b"")
+    assert titles(read("a.pdf", without)) == ["", "Part > Chapter"]
     body = "a line of text that is as small as most"
     parts = [(24, "Guide to"), (24, "engines"), (18, "Boilers"), (12, body), (18, "Shafts"), (12, body), (12, "1 + 1")]
     large = read("a.pdf", make_pdf(shown(*((size, 72, 700 - 30 * at, text) for at, (size, text) in enumerate(parts)))))
