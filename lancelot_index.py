@@ -39,7 +39,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import lancelot
 from lancelot import PROGRAM, LancelotError, Session, compact_json, listed, one_line, plural, reason_of, shorten
-from lancelot_reading import MAX_FILE_BYTES, Extraction, Extractor, UnreadableError, open_without_links, read_regular
+from lancelot_reading import (
+    ADVICE,
+    MAX_FILE_BYTES,
+    Extraction,
+    Extractor,
+    UnreadableError,
+    open_without_links,
+    read_regular,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
@@ -910,7 +918,8 @@ class IndexRun:
 
     `report` gets what is being done ("files", "indexes", "vectors"), how many are done, and of how many. `roots` are the
     folders and files, `new`, `updated` and `removed` sources, `chunks` those of the roots in the table, `model` the one of its
-    vectors; `partial` says that not all could be looked at.
+    vectors; `left_out` names the kind of each file that there is no reader for, and `partial` says that not all could be
+    looked at.
     """
 
     request: IndexRequest
@@ -927,6 +936,7 @@ class IndexRun:
     without_vector: int = 0
     model: str | None = None
     ignored: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -1135,15 +1145,16 @@ class IndexRun:
                 break
             self.report("files", position, len(files))
             extraction = Extraction() if self._is_unchanged(file) else self.extractor.extract(file.path)
-            if extraction.ignored:
-                self.ignored[extraction.ignored] += 1
-                continue
-            kept.add(file.source)
             for document in extraction.documents:
+                source = source_name(file.path / document.name)
                 if document.ignored:
                     self.ignored[document.ignored] += 1
+                    self.left_out[source] = document.ignored
                 if problem := document.failed or document.missing:
-                    self.failed[source_name(file.path / document.name)] = problem
+                    self.failed[source] = problem
+            if extraction.ignored:
+                continue
+            kept.add(file.source)
             if extraction.hash:
                 batch.append((file, extraction))
             if sum(read.count for _, read in batch) >= BATCH_CHUNKS or len(batch) >= BATCH_FILES:
@@ -1236,6 +1247,14 @@ def change_lines(run: IndexRun, *, limit: int | None = None) -> list[str]:
     return lines
 
 
+def left_out(run: IndexRun) -> dict[str, str]:
+    """Of each file that a run left out for what it is, its kind and what to do to have it read, if anything."""
+    return {
+        source: f"{kind}: {advice}" if (advice := ADVICE.get(kind)) else kind
+        for source, kind in sorted(run.left_out.items())
+    }
+
+
 def index_lines(run: IndexRun, *, verbose: bool = False) -> str:
     """What a run did, for a person: one line, then why files were left out, and each that could not be read."""
     request = run.request
@@ -1253,7 +1272,10 @@ def index_lines(run: IndexRun, *, verbose: bool = False) -> str:
     if 0 < run.without_vector < run.chunks:
         lines.append(f"without a vector: {plural(run.without_vector, 'chunk')}")
     if run.ignored:
-        lines.append(f"left out: {listed(f'{count:,} {reason}' for reason, count in sorted(run.ignored.items()))}")
+        reasons = listed(f"{count:,} {reason}" for reason, count in sorted(run.ignored.items()))
+        lines.append(f"left out: {reasons}{'; --verbose names the files' if run.left_out and not verbose else ''}")
+    if verbose:
+        lines += [f"left out: {one_line(source)}: {why}" for source, why in left_out(run).items()]
     lines += [f"note: {note}" for note in run.notes]
     lines += [f"not read: {one_line(source)}: {reason}" for source, reason in sorted(run.failed.items())]
     return "\n".join(lines)
@@ -1513,7 +1535,9 @@ def _index_for_person(session: Session, stop: threading.Event) -> IndexRun:
 
         run = _index(session, stop, report)
     lines = [index_lines(run, verbose=session.arguments.verbose), *_next_step(session, run)]
-    lancelot.print_answer(session, as_json=lambda: compact_json(index_object(run)), as_lines=lambda: "\n".join(lines))
+    names = [{"path": one_line(source), "reason": why} for source, why in left_out(run).items()]
+    answer = index_object(run) | ({"leftOut": names} if names else {})
+    lancelot.print_answer(session, as_json=lambda: compact_json(answer), as_lines=lambda: "\n".join(lines))
     return run
 
 
@@ -1630,7 +1654,7 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
         ("--yes", flag, "do not ask before more than half of the table is taken out of it"),
         ("--dry-run", flag, "only say what would be done, and to which files"),
         ("--watch", flag, "go on, and bring the table up to date whenever files change, until Ctrl-C"),
-        ("--verbose", flag, "name every file that changed"),
+        ("--verbose", flag, "name every file that changed, and those left out for what they are, with what to do"),
         ("--report", flag, argparse.SUPPRESS),
         ("--no-next", flag, argparse.SUPPRESS),
         ("--within", {"type": Path}, argparse.SUPPRESS),

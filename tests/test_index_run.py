@@ -362,6 +362,24 @@ def test_a_folder_in_the_place_of_a_mail_is_no_part_of_it(files: Path, index: In
     assert len([row for row in rows(tmp_path) if "tea" in row["chunkSource"]]) == 2
 
 
+def test_what_is_not_read_is_counted_by_kind_and_named_with_what_to_do(files: Path, index: Index) -> None:
+    (files / "a.png").write_bytes(b"\x89PNG")
+    (files / "b.zip").write_bytes(b"PK\x03\x04")
+    (files / "c.min.js").write_text("x")
+    mail = EmailMessage()
+    mail["From"] = "ann@example.org"
+    mail.add_attachment(b"RIFF", maintype="audio", subtype="wav", filename="d.wav")
+    (files / "mail.eml").write_bytes(mail.as_bytes())
+    summary = index(files)
+    assert summary.ignored == {"archive": 1, "minified": 1, "picture": 1, "sound": 1}
+    lines = lancelot_index.index_lines(summary).splitlines()
+    assert "left out: 1 archive, 1 minified, 1 picture, 1 sound; --verbose names the files" in lines
+    lines = lancelot_index.index_lines(summary, verbose=True).splitlines()
+    assert f"left out: {files / 'b.zip'}: archive: unpack it" in lines
+    assert f"left out: {files / 'c.min.js'}: minified" in lines
+    assert f"left out: {files / 'mail.eml' / 'd.wav'}: sound: save what is said as text or subtitles" in lines
+
+
 def test_two_folders_share_a_table_and_do_not_touch_each_other(files: Path, index: Index, tmp_path: Path) -> None:
     other = tmp_path / "files2"
     other.mkdir()
