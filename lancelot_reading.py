@@ -1425,7 +1425,7 @@ MAX_ATTACHED = 200  # files of one mail
 MAX_MAIL_LINE = 1000  # characters of a header, such as hundreds of recipients
 _MAIL_LINES = ("From", "To", "Cc", "Date")
 _MAIL_HEAD = re.compile(rb"\s*(?:From .*\n)?((?:[!-9;-~]+:.*\n(?:[ \t].*\n)*)+)")
-_MAILBOX_LINE = re.compile(rb"^From .*\d\d:\d\d.*\r?\n(?=[!-9;-~]+:)", re.MULTILINE)
+_MAILBOX_LINE = re.compile(rb"^From (?=.*\d\d:\d\d).*\n(?=[!-9;-~]+:)", re.MULTILINE)
 """What stands before each mail of a mailbox, see RFC 4155; a line of a mail that looks like it begins with `>`."""
 
 
@@ -1502,7 +1502,7 @@ def _attachment(part: Message) -> tuple[str, bytes] | None:
     name, inner = _header_text(part.get_filename("")), part.get_payload()
     if part.get_content_type() == "message/rfc822" and isinstance(inner, list):
         mail = cast("Message", inner[0])
-        return f"{name or _header_text(mail['Subject']) or 'mail'}".removesuffix(".eml") + ".eml", mail.as_bytes()
+        return (name or _header_text(mail["Subject"]) or "mail").removesuffix(".eml") + ".eml", mail.as_bytes()
     content = part.get_payload(decode=True)
     is_file = part.get_content_disposition() == "attachment" or (name and not part["Content-ID"])
     is_signature = part.get_content_subtype().endswith("signature")
@@ -1538,7 +1538,8 @@ def mail_document(content: bytes) -> Document:
                 texts.append("\n".join(section.text for section in html_document(page).sections))
         subject = _header_text(message["Subject"]) or "(no subject)"
         with contextlib.suppress(*_DAMAGE):
-            date = email.utils.parsedate_to_datetime(str(message["Date"])).timestamp()
+            moment = email.utils.parsedate_tz(str(message["Date"]))  # in UTC where it names no zone
+            date = float(email.utils.mktime_tz(moment)) if moment else None
     except _DAMAGE as error:
         raise UnreadableError(f"is a damaged mail ({type(error).__name__})") from error
     document = collect("mail", [Section("\n\n".join(filter(None, texts)), subject, line=1)])

@@ -119,6 +119,20 @@ def test_a_subject_is_decoded_and_a_broken_one_costs_nothing(value: str, subject
     assert section.title == subject
 
 
+@pytest.mark.parametrize(
+    ("written", "date"),
+    [
+        ("Mon, 04 Mar 2024 09:20:00 -0000", MOMENT),
+        ("4 Mar 2024 09:20", MOMENT),
+        ("Mon, 04 Mar 2024 04:20:00 EST (winter)", MOMENT),
+        ("Mon, 99 Foo 2024", None),
+        ("9" * 5000, None),
+    ],
+)
+def test_the_date_of_a_mail_is_that_of_its_zone_or_none(written: str, date: float | None) -> None:
+    assert read_document("a.eml", f"From: a\nDate: {written}\n\nwords".encode()).date == date
+
+
 def test_paragraphs_that_flow_are_whole_and_quotes_and_signatures_stay_apart() -> None:
     text = b"One \nparagraph.\n> quoted \n> words \nmine\n -- stuffed\n-- \nBob \n-- \nBob"
     message = b"From: a\nContent-Type: text/plain; format=flowed%s\n\n" + text

@@ -183,6 +183,7 @@ HOSTILE = {
     ),
     "header.eml": b"Subject: " + b"=?utf-8?q?a?= " * 100_000 + b"\n\nx",
     "flowed.eml": b"Subject: x\nContent-Type: text/plain; format=flowed\n\n" + b"> a \n" * 500_000,
+    "times.mbox": b"From " + b"11:11 " * 200_000 + b"\n!",
     "mails.mbox": b"From a 10:20\nSubject: x\n\n" * 50_000,
 }
 
