@@ -146,8 +146,23 @@ def clean_lines(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Replace each run of white space and control characters by one space."""
-    return " ".join(re.sub(r"[\x00-\x20\x7f-\x9f\u2028\u2029]+", " ", clean_text(text)).split())
+    """Replace each run of white space, control characters and STYLES by one space."""
+    return " ".join(re.sub(r"[\x00-\x20\x7f-\x9f\u2028\u2029\ufdd0-\ufdd7]+", " ", clean_text(text)).split())
+
+
+HEADING, MATCHED, LABEL, FAINT, GOOD, DOUBTFUL, BAD, END = map(chr, range(0xFDD0, 0xFDD8))
+STYLES = {HEADING: "1", MATCHED: "1;31", LABEL: "1", FAINT: "2", GOOD: "32", DOUBTFUL: "33", BAD: "1;31", END: "0"}
+"""Where a style begins or ends in lines for a person, by its ANSI code: characters that Unicode leaves to programs."""
+
+
+def styled(text: str, style: str) -> str:
+    """Put one of STYLES around a text that has none."""
+    return f"{style}{text}{END}" if text else ""
+
+
+def show_styles(text: str, *, colours: bool = False) -> str:
+    """Replace STYLES by what colours a terminal, or by nothing."""
+    return re.sub("[\ufdd0-\ufdd7]", lambda mark: f"\x1b[{STYLES[mark[0]]}m" if colours else "", text)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -1218,6 +1233,9 @@ REPLACED_WITHIN = 1.0
 
 OWN_METADATA = b"lancelot"
 """The key of the schema's metadata that marks a table of our own; its value is JSON."""
+ROOTS_METADATA = b"index_patterns"
+"""The folders that runs were over: in the metadata of a column, since a schema's own is fixed. Versions that kept nothing but
+their patterns there, and left out those without, can still read it and write to it."""
 MODEL_METADATA = b"embedding_model"
 LENGTH_METADATA = b"embedding_length"
 COMPLETE_METADATA = b"embedding_complete"
@@ -1342,6 +1360,15 @@ class TableLayout:
     def is_own(self) -> bool:
         """Return whether `index` made the table."""
         return OWN_METADATA in (self.schema.metadata or {})
+
+    @functools.cached_property
+    def base(self) -> str:
+        """The folder that all folders and files are in that `index` noted in the table; "" if there is none."""
+        sources = self.schema.field("chunkSource") if self.is_own and "chunkSource" in self.schema.names else None
+        noted = ((sources and sources.metadata) or {}).get(ROOTS_METADATA, b"")
+        with contextlib.suppress(ValueError):  # none, or such as are on several disks
+            return os.path.commonpath(parse_json_object(noted.decode("utf-8", "replace")) or ())
+        return ""
 
     @property
     def model(self) -> str | None:
@@ -3196,7 +3223,10 @@ def source_rows(scope: Scope, number: int) -> list[int]:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One source of a table: its chunks, its type and dates where the table has them, and the number of its first row."""
+    """One source of a table: its chunks, its type and dates where the table has them, and the number of its first row.
+
+    `base` is a folder that it is in, see `TableLayout.base`.
+    """
 
     source: str
     title: str
@@ -3205,6 +3235,7 @@ class SourceFile:
     dates: Mapping[str, Any]
     first: int = 0
     table: str = ""
+    base: str = ""
 
 
 def _suffix(source: str) -> str:
@@ -3248,7 +3279,8 @@ def list_sources(scope: Scope) -> list[SourceFile]:
         if key not in files:
             values = (((*column.path, *column.keys)[-1], column.value(row.values)) for column in dates)
             dated = {name: value for name, value in values if value not in (None, "")}
-            files[key] = SourceFile(key, title, 0, first_value(row, types) or _suffix(key), dated, row.number)
+            kind = first_value(row, types) or _suffix(key)
+            files[key] = SourceFile(key, title, 0, kind, dated, row.number, base=layout.base)
     names = document_names(scope, files)
     for key, file in files.items():
         title, source = names.get(key, (file.title, key))
@@ -4311,7 +4343,10 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class Hit:
-    """One chunk: `score` is a distance, a share of words, a BM25 or a fused score, depending on the search that ran."""
+    """One chunk: `score` is a distance, a share of words, a BM25 or a fused score, depending on the search that ran.
+
+    `base` is a folder that its source is in, see `TableLayout.base`.
+    """
 
     id: str | int
     score: float
@@ -4321,6 +4356,7 @@ class Hit:
     metadata: Mapping[str, Any]
     table: str = ""
     row: int = 0
+    base: str = ""
 
 
 @dataclass(frozen=True)
@@ -4561,6 +4597,7 @@ def _to_hit(layout: TableLayout, row: Row, text: str, score: float) -> Hit:
         metadata=_values_without(row.values, {(*column.path, *column.keys) for column in used if column}),
         table=layout.table,
         row=row.number,
+        base=layout.base,
     )
 
 
@@ -6401,23 +6438,99 @@ def context_block(page: Page, *, budget: int) -> str:
 # --- lines for a person
 
 
+_CLOSING = "\u3001\u3002\u3009\u300b\u300d\u300f\u3011\uff01\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
+_PARTS = re.compile(rf"\s*(?:[{_BIGRAM_SCRIPTS}][{_CLOSING}{END}]*|[^\s{_BIGRAM_SCRIPTS}]+)")
+"""What a line can be broken before: words, and characters of scripts without spaces with the punctuation that closes."""
+LINE_LABEL = re.compile(r" *(?:\d+\. |\d+  |(?:ok {7}|warning {2}|failed {3}).{12}|[a-z ]{1,12}: +)?")
+_WHOLE_ID = 13
+_SCATTERED_ID = re.compile(r"[0-9A-Fa-f]{32,}|[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[345].*")
+"""Hashes, and the UUIDs that differ from their start on: those that are made of the time do not."""
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes: wide characters two, those that join others and STYLES none."""
+    if text.isascii():
+        return len(text)
+    joined = (letter in STYLES or unicodedata.category(letter) in ("Mn", "Me", "Cf") for letter in text)
+    wide = (unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return sum(map(lambda joins, is_wide: 0 if joins else 1 + is_wide, joined, wide))
+
+
+def cut_to(text: str, columns: int) -> str:
+    """Return a text, or what of its start takes fewer than so many columns and a cut mark."""
+    if columns_of(text) <= columns:
+        return text
+    ends = itertools.accumulate(map(columns_of, text))
+    return text[: sum(end < columns for end in ends)].rstrip() + END + "…"
+
+
+def lay_out(text: str, width: int) -> str:
+    """Make lines fit so many columns: one with a HEADING is cut, any other goes on below what follows its label.
+
+    A word that is longer, such as a path, is left to the terminal, so that it is whole in a copy.
+    """
+    lines: list[str] = []
+    for line in text.expandtabs().split("\n"):
+        label = LINE_LABEL.match(show_styles(line))
+        indent, shown, used = columns_of(label[0] if label else ""), "", 0
+        for part in [cut_to(line, width)] if HEADING in line else _PARTS.findall(line):
+            added = part
+            if used > indent and used + columns_of(part) > width:
+                lines.append(shown)
+                shown, used, added = " " * indent, indent, part.lstrip()
+            shown, used = shown + added, used + columns_of(added)
+        lines.append(shown)
+    return "\n".join(lines)
+
+
+def mark_words(line: str, terms: Terms) -> str:
+    """Put MATCHED around what a query's words match in a line."""
+    found = (match.span() for term in (*terms.runs, *terms.counted) for match in re.finditer(fold_pattern(term), line))
+    shown, end = "", 0
+    for first, last in sorted(found):
+        if last > end:
+            shown += line[end:first] + styled(line[max(first, end) : last], MATCHED)
+            end = last
+    return shown + line[end:]
+
+
 def _named_place(hit: Hit) -> str:
     return (hit.title or "untitled") + (f"  [{hit.source}]" if hit.source else "")
 
 
+def path_below(item: Hit | SourceFile) -> str:
+    """Return a source as it is named in the folder that its table was made of."""
+    below = item.source.removeprefix(item.base)
+    return below.lstrip("/\\") if item.base and below[:1] in ("/", "\\") else item.source
+
+
+def _bases_of(items: Iterable[Hit | SourceFile]) -> str:
+    bases = dict.fromkeys(item.base for item in items if path_below(item) != item.source)
+    return f"; paths are below {listed(bases)}" if bases else ""
+
+
+def short_id(identity: str | int) -> str:
+    """Return an id as a person can give it, only the start of a hash: see `ids_beginning`."""
+    shown = one_line(str(identity))
+    return shown[:_WHOLE_ID] if _SCATTERED_ID.fullmatch(shown) and HASH.fullmatch(shown) else shown
+
+
 def search_lines(page: Page) -> str:
-    """A page for a person at a terminal."""
+    """A page for a person: of each hit its title, its place, score and id, and the words round the match."""
     total = f" of {total_words(page)}" if page.total is not None else ""
     by = f" by {page.model}" if page.model else ""
-    meaning = SCORE_MEANINGS[page.ran]
-    lines = [f"{page.ran} search{by} of {_tables_of(page)}: {plural(len(page.hits), 'hit')}{total} ({meaning})"]
+    found = f"{plural(len(page.hits), 'hit')}{total} ({SCORE_MEANINGS[page.ran]}){_bases_of(page.hits)}"
+    lines = [f"{page.ran} search{by} of {_tables_of(page)}: {found}"]
     lines += [f"note: {note}" for note in page.notes]
     for number, hit in enumerate(page.hits, page.request.offset + 1):
-        place = f"  [{hit.source}]" if hit.source else ""
+        place = ", ".join(filter(None, (path_below(hit), one_line(str(next(noted_values(hit, ("place",)), ""))))))
+        table = f"table {hit.table}" if page.is_joined else ""
+        parts = (place, table, f"{hit.score:.3f}", f"id {short_id(hit.id)}")
         lines += [
             "",
-            f"{number}. {hit.title or 'untitled'}  {hit.score:.3f}{place}  id {one_line(str(hit.id))}{f'  table {hit.table}' if page.is_joined else ''}",
-            f"   {snippet(hit.text, page.terms)}",
+            f"{number}. {styled(hit.title or 'untitled', HEADING)}",
+            f"   {styled('  '.join(filter(None, parts)), FAINT)}",
+            f"   {mark_words(snippet(hit.text, page.terms), page.terms)}",
         ]
     lines += ["", f"more from --offset {page.next_offset}"] if page.hits and page.next_offset else []
     return "\n".join(lines if page.hits else [*lines, _empty_hint(page)])
@@ -6427,26 +6540,28 @@ def chunk_lines(context: ChunkInContext) -> str:
     """A chunk and its neighbours for a person at a terminal."""
     head = f"{_named_place(context.chunk)}  chunk {context.place} of {context.of}"
     before, after = ([hit.text for hit in hits] for hits in (context.before, context.after))
-    texts = [*before, context.chunk.text[context.offset :], *after]
-    return "\n\n".join([head, *(f"note: {note}" for note in context.notes), *(text.strip() for text in texts)])
+    texts = [show_styles(text).strip() for text in (*before, context.chunk.text[context.offset :], *after)]
+    return "\n\n".join([styled(head, LABEL), *(f"note: {note}" for note in context.notes), *texts])
 
 
 def answer_lines(answer: Answer) -> str:
-    """An answer for a person at a terminal, with the sources that its numbers stand for."""
-    lines = [answer.text, *[""] * bool(answer.passages)]
-    for passage in answer.passages:
+    """An answer for a person, with the sources that it cites."""
+    cited = [passage for passage in answer.passages if passage.number in answer.cited]
+    lines = [show_styles(answer.text), *[""] * bool(cited)]
+    for passage in cited:
         counted = "" if passage.chunk_index is None else f"chunk {passage.chunk_index + 1}"
         place = one_line(str(next(noted_values(passage.hit, ("place",)), ""))) or counted
-        parts = (_named_place(passage.hit), place, f"id {one_line(str(passage.hit.id))}")
+        parts = (_named_place(passage.hit), place, f"id {short_id(passage.hit.id)}")
         lines.append(f"{passage.number}. " + "  ".join(filter(None, parts)))
     return "\n".join([*lines, *(f"note: {note}" for note in answer.notes)])
 
 
 def files_lines(page: FilePage) -> str:
     """The sources of a table for a person at a terminal."""
-    lines = [f"{_tables_of(page)}: {plural(page.total, 'source')}, {plural(page.chunks, 'chunk')}"]
+    counts = f"{plural(page.total, 'source')}, {plural(page.chunks, 'chunk')}"
+    lines = [styled(f"{_tables_of(page)}: {counts}", LABEL) + _bases_of(page.files)]
     lines += [
-        f"{file.chunks:6}  {file.source or 'no source'}{f'  table {file.table}' if file.table else ''}"
+        f"{file.chunks:6}  {path_below(file) or 'no source'}{f'  table {file.table}' if file.table else ''}"
         for file in page.files
     ]
     following = page.offset + len(page.files)
@@ -6459,12 +6574,12 @@ def values_lines(page: ValuePage) -> str:
 
     def line(value: Any) -> str:
         shown = _shown_value(value)
-        return one_line(shown) or '""' if isinstance(shown, str) else compact_json(shown)
+        return one_line(shown) or '""' if isinstance(shown, str) else one_line(compact_json(shown))
 
     missing = "".join(f"; {name} {count:,}" for name, count in page.missing.items() if count)
     documents = "" if page.documents is None else f" of {plural(page.documents, 'document')}"
     found = f"{plural(page.total, 'different value')} in {plural(page.rows, 'row')}{documents}"
-    lines = [f"{page.table}.{page.column} ({shorten(page.kind, 100)}): {found}{missing}"]
+    lines = [styled(f"{page.table}.{page.column} ({shorten(page.kind, 100)})", LABEL) + f": {found}{missing}"]
     spread = list(map(line, page.spread.values()))
     lines += [f"range: {spread[0]} to {spread[-1]}; quartiles: {', '.join(spread[1:-1])}"] if spread else []
     lines += [f"note: {note}" for note in page.notes]
@@ -6475,10 +6590,13 @@ def values_lines(page: ValuePage) -> str:
     return "\n".join([*lines, *([hint] if hint else [])])
 
 
+CHECK_STYLES = {"ok": GOOD, "warning": DOUBTFUL, "failed": BAD}
+
+
 def check_lines(check: Check) -> str:
-    """One check for a person at a terminal, its remedy on a line of its own."""
+    """One check for a person, its remedy on a line of its own."""
     remedy = f"\n{'':21}{check.remedy}" if check.remedy else ""
-    return f"{check.status:8} {check.name:11} {check.message}{remedy}"
+    return f"{styled(f'{check.status:8}', CHECK_STYLES[check.status])} {check.name:11} {check.message}{remedy}"
 
 
 def verdict(checks: Sequence[Check]) -> str:
@@ -6497,7 +6615,7 @@ def status_lines(status: Status) -> str:
         f"available, model {settings.embedding_model} at {host_of(settings.endpoint)}" if status.embeddings else "none"
     )
     lines = [
-        f"Lancelot {__version__}",
+        styled(f"Lancelot {__version__}", LABEL),
         f"folder:      {shown_path(settings.path) if settings.path else 'not set'}",
         *([f"problem:     {status.error}"] if status.error else []),
         *(f"problem:     {problem}" for problem in settings.problems),
@@ -6517,7 +6635,7 @@ def status_lines(status: Status) -> str:
         by_type = f"; chunks by type: {types}" if stats.file_types else ""
         lines.append(f"contents:    {stats.table}, {plural(stats.chunks, 'chunk')}{files}{by_type}")
     lines += [f"health:      {verdict(status.checks)}; `doctor` says more"] if status.checks else []
-    return "\n".join(lines)
+    return "\n".join(re.sub(r"^[a-z ]+:", lambda label: styled(label[0], LABEL), line) for line in lines)
 
 
 # ======================================================================================================================
@@ -7813,40 +7931,36 @@ class Session:
         return load_settings(environ, config_folder())
 
 
-def say(text: str = "", *, to: TextIO | None = None, end: str = "\n") -> None:
+def say(text: str = "", *, to: TextIO | None = None, end: str = "\n", colours: bool = False) -> None:
     """Print for a person; what a terminal would obey is left out, what the stream cannot encode replaced."""
     stream = to or sys.stdout
     if stream is None:  # closed by whoever started this
         return
     encoding = stream.encoding or "utf-8"
-    print(clean_lines(text).encode(encoding, "replace").decode(encoding), file=stream, end=end, flush=not end)
+    shown = show_styles(clean_lines(text), colours=colours)
+    print(shown.encode(encoding, "replace").decode(encoding), file=stream, end=end, flush=not end)
 
 
-def is_at_terminal() -> bool:
-    """Return whether a person reads standard output as it comes."""
-    return sys.stdout is not None and sys.stdout.isatty()
+def is_at_terminal(stream: TextIO | None = None) -> bool:
+    """Return whether a person reads a stream, or else standard output, as it comes."""
+    stream = stream or sys.stdout
+    return stream is not None and stream.isatty()
 
 
-def say_lines(text: str, *, to: TextIO | None = None) -> None:
-    """Print lines; at a terminal a long one goes on below, under what follows its label. Programs get each one whole."""
-    import textwrap
-
-    lines = text.split("\n")
-    if is_at_terminal():
-        width = shutil.get_terminal_size().columns
-        fill = functools.partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
-        labels = [re.match(r"(?=ok |warning |failed ).{21}| *(?:\d+\. |[a-z ]+: +)?", line) for line in lines]
-        lines = [
-            fill(line, subsequent_indent=" " * (label.end() if label else 0))
-            for line, label in zip(lines, labels, strict=True)
-        ]
-    say("\n".join(lines), to=to)
+def say_lines(text: str, *, to: TextIO | None = None, color: str = "auto") -> None:
+    """Print lines, at a terminal within its width and, as far as `color` and NO_COLOR allow, in colours."""
+    at_terminal, environ = is_at_terminal(to), os.environ
+    terminal = environ.get("TERM", "dumb" if os.name == "nt" and "WT_SESSION" not in environ else "")
+    is_fit = at_terminal and terminal != "dumb" and not environ.get("NO_COLOR")
+    text = lay_out(text, shutil.get_terminal_size().columns) if at_terminal else text
+    say(text, to=to, colours=is_fit if color == "auto" else color == "always")
 
 
 def say_json(text: str) -> None:
     """Print JSON for programs: UTF-8, or escaped to ASCII where the stream has another encoding or a terminal obeys it."""
     utf8 = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
-    say(text if utf8 and text == clean_lines(text) else json.dumps(json.loads(text), separators=(",", ":")))
+    is_shown = utf8 and text == show_styles(clean_lines(text))
+    say(text if is_shown else json.dumps(json.loads(text), separators=(",", ":")))
 
 
 def agrees(question: str) -> bool:
@@ -7891,13 +8005,13 @@ def print_answer(session: Session, *, as_json: Callable[[], str], as_lines: Call
     if session.arguments.json:
         say_json(as_json())
     else:
-        say(as_lines().rstrip("\n"))
+        say_lines(as_lines().rstrip("\n"), color=getattr(session.arguments, "color", "auto"))
 
 
 def command_tool(session: Session) -> int:
     """`search`, `query`, `ask`, `read`, `files`, `values`: what the tool of that name gives, for a person or as its JSON."""
     for problem in session.settings.problems:
-        say(f"{PROGRAM}: {problem}", to=sys.stderr)
+        say_lines(f"{PROGRAM}: {problem}", to=sys.stderr)
     tool: Tool = session.arguments.tool
     arguments = tool.parse_arguments(
         {parameter.name: getattr(session.arguments, parameter.name) for parameter in tool.parameters}, session.settings
@@ -7917,7 +8031,7 @@ def command_status(session: Session) -> int:
     if session.arguments.json:
         say_json(status_json(status, verbose=session.arguments.verbose))
     else:
-        say_lines(status_lines(status))
+        say_lines(status_lines(status), color=session.arguments.color)
     return 1 if status.error else 0
 
 
@@ -7972,6 +8086,7 @@ COMMANDS: Mapping[str, tuple[Callable[[Session], int], str]] = {
 }
 """What each command runs, and its help."""
 
+COLORS = ("auto", "always", "never")
 SHORT_OPTIONS = {"searchType": "--type", "contextBudget": "--budget", "fileType": "--type"}
 
 
@@ -8087,6 +8202,10 @@ def build_parser(given: str = "") -> argparse.ArgumentParser:
             )
         elif run is command_of_other_module and name == given:
             other_module(name).OPTIONS.get(name, lambda _parser: None)(command)
+        if name in ("status", "doctor") or run is command_tool:
+            command.add_argument(
+                "--color", choices=COLORS, default="auto", help="colours: where a terminal has them, always or never"
+            )
         if name not in ("init", "version", "verify", "cache", "demo"):
             command.add_argument("--path", type=type_of_option(parse_path), help="the LanceDB folder (LANCEDB_PATH)")
         if name not in ("init", "verify", "cache", "demo"):
@@ -8120,7 +8239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(sys.argv[1:] if argv is None else argv)
     except (LancelotError, ImportError) as error:
         problem = missing_part(error) if isinstance(error, ImportError) else error
-        say(f"{PROGRAM}: {problem}", to=sys.stderr)
+        say_lines(f"{PROGRAM}: {problem}", to=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -459,9 +459,6 @@ LANGUAGES = (
 SCALAR_INDEX_ROWS = 10_000
 VECTOR_INDEX_ROWS = 50_000
 """Vectors from which an index pays: at 100,000 of length 384 a search takes a fifteenth of the time, and finds the same."""
-ROOTS_METADATA = b"index_patterns"
-"""The folders that runs were over: in the metadata of a column, since a schema's own is fixed. Versions that kept nothing but
-their patterns there, and left out those without, can still read it and write to it."""
 Roots = dict[str, dict[str, Any]]
 """Each folder or single file that runs were over, with its patterns (`include`, `exclude`) and when it was last `run` over."""
 PATTERN_KINDS = ("include", "exclude")
@@ -518,7 +515,7 @@ def chunk_schema() -> pa.Schema:
     names = ("id", "text", "title", "chunkSource", "file_name", "file_type", "chunk_index", "place", "extractor")
     kinds: dict[str, Any] = dict.fromkeys((*names, "content_hash"), pa.string())
     kinds |= {"chunk_index": pa.int32(), "modified_at": moment, "indexed_at": moment, SIZE_COLUMN: pa.int64()}
-    notes: dict[str, Any] = {"chunkSource": {ROOTS_METADATA: b"{}"}}
+    notes: dict[str, Any] = {"chunkSource": {lancelot.ROOTS_METADATA: b"{}"}}
     columns = [pa.field(name, kind, metadata=notes.get(name)) for name, kind in kinds.items()]
     return pa.schema(columns, metadata={lancelot.OWN_METADATA: compact_json({"version": lancelot.__version__})})
 
@@ -623,7 +620,7 @@ class ChunkTable:
 
     def noted_roots(self) -> Roots:
         """The folders and files that are noted as runs were over them."""
-        noted = (self._table.schema.field("chunkSource").metadata or {}).get(ROOTS_METADATA, b"")
+        noted = (self._table.schema.field("chunkSource").metadata or {}).get(lancelot.ROOTS_METADATA, b"")
         roots = lancelot.parse_json_object(noted.decode(errors="replace")) or {}
         kinds = dict.fromkeys(PATTERN_KINDS, list) | {"run": str}
         return {
@@ -634,7 +631,7 @@ class ChunkTable:
 
     def note_roots(self, roots: Roots) -> None:
         """Note the folders and files of runs in the place of those that were noted."""
-        self._set_metadata("chunkSource", ROOTS_METADATA, compact_json(roots))
+        self._set_metadata("chunkSource", lancelot.ROOTS_METADATA, compact_json(roots))
 
     def roots(self, known: Known) -> Roots:
         """The folders and files that it was made of: those noted and, for what an earlier version indexed, topmost folders.

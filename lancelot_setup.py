@@ -958,12 +958,14 @@ def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
     return checks
 
 
-def report(status: Status, examinations: Iterable[Examination], *, brief: bool = False) -> list[Check]:
+def report(
+    status: Status, examinations: Iterable[Examination], *, brief: bool = False, color: str = "auto"
+) -> list[Check]:
     """Say what checks say as they come, and return it; `brief` leaves most of what is well unsaid."""
     checks = []
     for check in lancelot.examine(status, examinations):
         if not brief or check.status != "ok" or check.name in ("tables", "embeddings"):
-            lancelot.say_lines(lancelot.check_lines(check))
+            lancelot.say_lines(lancelot.check_lines(check), color=color)
         checks.append(check)
     return checks
 
@@ -984,7 +986,7 @@ def command_doctor(session: Session) -> int:
             )
         )
     else:
-        checks = report(status, examinations)
+        checks = report(status, examinations, color=session.arguments.color)
         say(f"\n{lancelot.verdict(checks)}")
     return int(any(check.status == "failed" for check in checks))
 

@@ -164,8 +164,9 @@ def test_search_for_a_person_shows_titles_sources_and_snippets(run: Run) -> None
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0].startswith("text search of world-notes: ")
-    assert lines[2].startswith("1. Hästar på Gotland.md  1.000  [obsidian://Travel vault/Hästar på Gotland.md]")
-    assert "ästar" in lines[3]
+    assert lines[2] == "1. Hästar på Gotland.md"
+    assert lines[3].startswith("   obsidian://Travel vault/Hästar på Gotland.md  1.000  id fd1cdf69-0ce1")
+    assert "ästar" in lines[4]
 
 
 def test_search_for_programs_is_what_the_tool_answers(run: Run, make_searcher: Callable[..., Any]) -> None:
@@ -183,7 +184,7 @@ def test_query_for_a_person_is_the_block_that_a_model_gets(run: Run, make_search
     assert json.loads(run("query", QUERY, *WORLD, "--context-budget", "1500", "--json").out) == {"context": block}
 
 
-HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eesrever\u2066\u200b\ufeff\U000e0041"
+HOSTILE = "\ufdd1\x1b]0;title\x07\x1b[2J\x9b31m\u202eesrever\u2066\u200b\ufeff\U000e0041"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]")
 
 
@@ -230,6 +231,56 @@ def test_nothing_that_a_terminal_obeys_reaches_it(
         assert joined in ended.out
 
 
+def without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[(0|1|2|3\d|1;31)m", "", text)
+
+
+def test_what_a_row_holds_has_no_colour_but_that_of_the_words_looked_for(
+    run: Run, make_table: Callable[..., Path]
+) -> None:
+    columns = {"id": ["one"], "text": [f"a lighthouse {HOSTILE}"], "title": [HOSTILE], "source": [HOSTILE]}
+    folder = str(make_table(columns))
+    for words in (("search", "lighthouse"), ("read", "one"), ("files",), ("values", "title"), ("query", "lighthouse")):
+        plain = run(*words, "--path", folder)
+        shown = run(*words, "--path", folder, "--color", "always").out
+        assert without_colours(shown) == plain.out
+        assert not OBEYED.search(plain.out)
+        assert re.findall(r"\x1b\[1;31m(.*?)\x1b", shown) == ["lighthouse"] * (words[0] == "search")
+
+
+@posix
+@pytest.mark.parametrize(
+    ("environ", "words", "coloured"),
+    [
+        ({"TERM": "xterm"}, (), True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, (), False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, ("--color", "always"), True),
+        ({"TERM": "xterm"}, ("--color=never",), False),
+        ({"TERM": "dumb"}, (), False),
+    ],
+)
+def test_a_search_fits_a_terminal_and_marks_the_words_in_its_colours(
+    environ: dict[str, str],
+    words: tuple[str, ...],
+    coloured: bool,  # noqa: FBT001 - what is expected
+) -> None:
+    terminal = pytest.importorskip("terminal")
+    environ = child_environment(COLUMNS="50", **NO_KEYCHAIN, **environ)
+    command = [sys.executable, PROGRAM, "search", *QUERY.split(), *WORLD, "--limit", "2", *words]
+    session = terminal.Terminal(command, environ)
+    assert session.end() == 0
+    session.stop()
+    shown = without_colours(session.shown.replace("\r", ""))
+    assert (shown != session.shown.replace("\r", "")) == coloured
+    assert not OBEYED.search(shown)
+    lines = shown.splitlines()
+    assert max(map(lancelot.columns_of, lines)) <= 50
+    (hit,) = (at for at, line in enumerate(lines) if line == "1. Hästar på Gotland.md")
+    assert lines[hit + 1].startswith("   obsidian://Travel vault/")
+    assert all(line.startswith("   ") for line in lines[hit + 1 :] if line)
+    assert not coloured or "\x1b[1;31mhästarna\x1b[0m," in session.shown
+
+
 def test_the_names_of_files_do_not_reach_a_terminal_as_they_are(run: Run, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / f"a{HOSTILE}.pdf").write_bytes(b"%PDF-1.4 broken")
@@ -258,7 +309,8 @@ def test_query_gives_an_overview(run: Run) -> None:
 
 def test_read_and_files_for_a_person_and_for_programs(run: Run, make_searcher: Callable[..., Any]) -> None:
     found = json.loads(run("search", QUERY, *WORLD, "--limit", "1", "--json").out)["hits"][0]
-    assert f"  id {found['id']}\n" in run("search", QUERY, *WORLD, "--limit", "1").out
+    assert f"  id {found['id'][:13]}\n" in run("search", QUERY, *WORLD, "--limit", "1").out
+    assert run("read", found["id"][:13], *WORLD).out == run("read", found["id"], *WORLD).out
     told = run("read", found["id"], *WORLD, "--before", "1", "--json")
     given = {"id": found["id"], "before": 1, "table": "world-notes"}
     assert told.out == answer_of("lancedb_read", given, FOLDER, make_searcher) + "\n"
@@ -769,10 +821,10 @@ def test_status_fits_a_terminal_and_gives_programs_whole_lines(
     folder = tmp_path / "missing"
     whole = run("status", "--path", str(folder)).out
     assert f"problem:     The database folder {folder} cannot be opened (No such file or directory). Set" in whole
-    monkeypatch.setattr(lancelot, "is_at_terminal", lambda: True)
+    monkeypatch.setattr(lancelot, "is_at_terminal", lambda *_: True)
     for columns in ("80", "20", "5"):
         monkeypatch.setenv("COLUMNS", columns)
-        shown = run("status", "--path", str(folder)).out
+        shown = run("status", "--path", str(folder), "--color", "never").out
         assert shown.split() == whole.split()
         label, *rest = shown[shown.index("problem:") : shown.index("embeddings:")].splitlines()
         assert label.startswith("problem:")

@@ -576,7 +576,7 @@ def test_the_status_says_why_the_keychain_gave_no_key(
     secret_service(locked=True)
     status = lancelot.Searcher(make_settings(LANCEDB_PATH=folder_copy("no-vector"))).status()
     assert "keychain is locked" in json.loads(lancelot.status_json(status, verbose=False))["embeddings"]["keychain"]
-    assert "keychain:    The system keychain is locked" in lancelot.status_lines(status)
+    assert "keychain:    The system keychain is locked" in lancelot.show_styles(lancelot.status_lines(status))
 
 
 # --- a real Secret Service

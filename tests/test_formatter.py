@@ -632,11 +632,82 @@ def test_a_status_reads_as_before(
     embedder = lancelot.EndpointEmbedder(made, key=lambda _: lancelot.KeyLookup(None, None, reasons))
     status = lancelot.examined_status(lancelot.Searcher(made, embedder=embedder))
     assert is_as_before(without_this_machine(indented(status_json(status, verbose=True)), machine), "status.json")
-    assert is_as_before(without_this_machine(lancelot.status_lines(status) + "\n", machine), "status.txt")
+    lines = lancelot.show_styles(lancelot.status_lines(status))
+    assert is_as_before(without_this_machine(lines + "\n", machine), "status.txt")
 
 
 def test_a_page_for_people_reads_as_before(real_page: Callable[..., Page]) -> None:
-    assert is_as_before(lancelot.search_lines(real_page("hästarna stallet", 2)) + "\n", "search.txt")
+    lines = lancelot.search_lines(real_page("hästarna stallet", 2))
+    assert is_as_before(lancelot.show_styles(lines) + "\n", "search.txt")
+
+
+LINE_BITS = [
+    "word ",
+    " ",
+    "設計図、",
+    "e\u0301",
+    "ภาษา",
+    "😀",
+    "x" * 30,
+    "\t",
+    "\n",
+    "note: ",
+    "1. ",
+    "ok       key         ",
+]
+STYLED_BITS = [*LINE_BITS, *(lancelot.styled(bit, lancelot.MATCHED) for bit in ("word", "図", "x" * 12))]
+
+
+@given(st.lists(st.sampled_from(STYLED_BITS), max_size=40).map("".join), st.integers(1, 60))
+@example("ok       local model " + "word " * 9, 30)
+@modest
+def test_lines_for_a_terminal_fit_it_and_lose_nothing_but_white_space(text: str, width: int) -> None:
+    laid_out = lancelot.lay_out(text, width)
+    assert "".join(laid_out.split()) == "".join(text.split())
+    for line in laid_out.split("\n"):
+        shown = lancelot.show_styles(line)
+        label = lancelot.LINE_LABEL.match(shown)
+        rest = shown[label.end() :] if label else shown
+        assert lancelot.columns_of(line) <= width or not re.search(r"\S\s+\S|[設計図]{2}", rest)
+
+
+def test_a_heading_is_one_line_however_long_it_is() -> None:
+    heading = "12. " + lancelot.styled("設計図 of a boiler", lancelot.HEADING)
+    assert lancelot.lay_out(heading, 80) == heading
+    assert lancelot.show_styles(lancelot.lay_out(heading, 12)) == "12. 設計図…"
+    assert [lancelot.columns_of(text) for text in ("abc", "設計図", "e\u0301", "", heading)] == [3, 6, 1, 0, 22]
+
+
+@given(lines, st.lists(st.sampled_from(["word", "設計", "x", "ภาษ", "`"]), min_size=1).map(" ".join))
+@modest
+def test_the_words_of_a_query_are_marked_and_nothing_else_changes(line: str, query: str) -> None:
+    terms = read_terms(query)
+    shown = lancelot.mark_words(line, terms)
+    assert lancelot.show_styles(shown) == line
+    parts = re.split(f"{lancelot.MATCHED}|{lancelot.END}", shown)
+    for part in parts[::2]:
+        assert not any(re.search(lancelot.fold_pattern(term), part) for term in terms.counted)
+
+
+def test_paths_are_those_below_the_folder_that_was_indexed() -> None:
+    at = "/home/ada/notes"
+    found = [make_hit(number, "a zebra", source=source, base=at) for number, source in enumerate((f"{at}/a/b.md", at))]
+    found += [make_hit(3, "a zebra", source="/home/ada/notes2/c.md", base=at), make_hit(4, "", source="s.md")]
+    shown = lancelot.show_styles(lancelot.search_lines(make_page(found)))
+    assert "; paths are below /home/ada/notes\n" in shown
+    assert re.findall(r"^   (\S+)  0.500", shown, re.MULTILINE) == ["a/b.md", at, "/home/ada/notes2/c.md", "s.md"]
+
+
+def test_only_ids_that_differ_from_their_start_on_are_shortened() -> None:
+    shown = {
+        "af2fc7d5d74af6c34e114f68985e51d8": "af2fc7d5d74af",
+        "fd1cdf69-0ce1-5db8-a383-12619bdc5580": "fd1cdf69-0ce1",
+        "01934e5c-7a11-7c3e-9b1f-2f6d5c0a1b2c": "01934e5c-7a11-7c3e-9b1f-2f6d5c0a1b2c",
+        "665f1f77bcf86cd799439011": "665f1f77bcf86cd799439011",
+        "chapter-1-of-a-long-document-name": "chapter-1-of-a-long-document-name",
+    }
+    assert {identity: lancelot.short_id(identity) for identity in shown} == shown
+    assert lancelot.short_id(7) == "7"
 
 
 def test_a_status_for_a_person_says_how_many_types_it_does_not_name(

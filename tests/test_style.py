@@ -48,10 +48,10 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (8143, 557),
-    "lancelot_index.py": (1668, 110),
+    "lancelot.py": (8262, 567),
+    "lancelot_index.py": (1665, 110),
     "lancelot_reading.py": (2125, 121),
-    "lancelot_setup.py": (1614, 98),
+    "lancelot_setup.py": (1616, 98),
     "build.py": (1044, 62),
     "bootstrap.py": (232, 15),
 }
@@ -306,7 +306,7 @@ def test_the_search_for_variables_finds_one_in_a_sentence() -> None:
     assert variables_named('f"set LANCELOT_NOTHING to {1}"') == {"LANCELOT_NOTHING"}
 
 
-def test_the_environment_is_read_in_three_places_only() -> None:
+def test_the_environment_is_read_in_four_places_only() -> None:
     users = [
         (module, node.lineno)
         for module, tree in TREES.items()
@@ -315,7 +315,7 @@ def test_the_environment_is_read_in_three_places_only() -> None:
         if isinstance(node.value, ast.Name) and node.value.id == "os"
     ]
     assert {(module, section_of(module, line)) for module, line in users} == {(MAIN, "Store"), (MAIN, "Command line")}
-    assert len(users) == 3
+    assert len(users) == 4
 
 
 # Errors
