@@ -778,7 +778,7 @@ def check_local_model(status: Status) -> Iterator[Check]:
     message = f"{local.model} was loaded in {times[0]} and embedded a word in {times[1]}."
     yield Check("local model", "ok", message)
     if made := [table for table, match in status.matches.items() if not match.problem]:
-        yield Check("local model", "ok", f"It made the vectors of {listed(made)}: it searches them by meaning.")
+        yield Check("local model", "ok", f"It made the vectors of {listed(made)}, and searches by them.")
 
 
 def _check_vectors(searcher: lancelot.Searcher, layout: lancelot.TableLayout, length: int, *, prove: bool) -> Check:
@@ -959,12 +959,12 @@ def check_server(start: Session, *, cwd: str | None = None) -> list[Check]:
 
 
 def report(
-    status: Status, examinations: Iterable[Examination], *, brief: bool = False, color: str = "auto"
+    status: Status, examinations: Iterable[Examination], *, well: Iterable[str] | None = None, color: str = "auto"
 ) -> list[Check]:
-    """Say what checks say as they come, and return it; `brief` leaves most of what is well unsaid."""
+    """Say what checks say as they come, and return it; of what is well, only the checks named `well` if that is given."""
     checks = []
     for check in lancelot.examine(status, examinations):
-        if not brief or check.status != "ok" or check.name in ("tables", "embeddings"):
+        if well is None or check.status != "ok" or check.name in well:
             lancelot.say_lines(lancelot.check_lines(check), color=color)
         checks.append(check)
     return checks
@@ -1131,7 +1131,7 @@ _OFFERS = f"""  1  {lancelot.LOCAL_MODEL}, inside this file: nothing leaves this
 
 def _chosen_embedder(settings: lancelot.Settings, *, is_new: bool) -> dict[str, str]:
     """Ask a person what shall embed, and return the settings for that; "" takes a stored one out."""
-    say("\nWhat shall embed texts and questions, for search by meaning?", to=sys.stderr)
+    say("What shall embed texts and questions, for search by meaning?", to=sys.stderr)
     say(_OFFERS if is_new else f"It has to be the model that made the table.\n{_OFFERS}", to=sys.stderr)
     model = settings.embedding_model if settings.is_set("EMBEDDING_MODEL") else ""
     key_place = lancelot.EndpointEmbedder(settings).lookup.place
@@ -1253,7 +1253,7 @@ def _edit_clients(
     done, code = [], 0
     for client, path in files:
         try:
-            edit = plan_edit(client, path, entry_for(client), stored=stored)
+            edit = plan_edit(client, path, entry := entry_for(client), stored=stored)
             if edit.before == edit.after:
                 say(f"{client.title}: nothing to change in {edit.path}")
             elif session.arguments.dry_run:
@@ -1261,7 +1261,8 @@ def _edit_clients(
             else:
                 apply_edit(edit)
                 kept = f"; what was there before is in {backup_of(edit.path).name} beside it" if edit.backup else ""
-                say(f"{client.title}: {'removed' if edit.after is None else 'written'}: {edit.path}{kept}")
+                did = "written" if entry else "removed" if edit.after is None else "taken out"
+                lancelot.say_lines(f"{client.title}: {did}: {edit.path}{kept}")
         except LancelotError as error:
             say(f"{PROGRAM}: {client.title}: {error}", to=sys.stderr)
             code = 1
@@ -1391,7 +1392,7 @@ def _say_next_steps(session: Session, values: Mapping[str, str]) -> None:
     names = f"found: {listed(client.title for client in found)}" if found else listed(client.name for client in CLIENTS)
     name = found[0].name if len(found) == 1 else "all" if found else "NAME"
     folder = ["--path", path] if session.environ.get("LANCEDB_PATH", path) != path else []
-    lancelot.say_lines(f"\nNext, search it, and connect your client ({names}):\n")
+    lancelot.say_lines(f"\nNext, search it, and connect your client ({names}):")
     say(f"  {lancelot.typed_line('search', 'WORDS', *folder)}")
     say(f"  {lancelot.typed_line('init', '--client', name)}")
     say(f"  {lancelot.typed_line('init', '--show')}  # what any other client needs")
@@ -1404,8 +1405,7 @@ def _remove_all(session: Session) -> int:
     if not (options.yes or options.dry_run):
         if not sys.stdin.isatty():
             raise LancelotError("There is no terminal to ask at whether all is to go.", "Give --yes, or --client NAME.")
-        what = "Lancelot's entries in clients' files, its settings, its keys and its unpacked copies"
-        if not lancelot.agrees(f"Remove {what}?"):
+        if not lancelot.agrees("Remove clients' entries, settings, keys and unpacked copies?"):
             return 1
     files = [(entry.client, entry.path) for entry in entries_on(Machine(this_system(), session.environ, Path.cwd()))]
     code = _edit_clients(session, files, lambda _client: None)[1]
@@ -1427,7 +1427,7 @@ def _set_up(session: Session) -> int:
     interactive = sys.stdin.isatty() and not options.yes and not options.api_key_stdin
     if not interactive and not (options.yes or options.path):
         raise LancelotError("There is no terminal to ask questions at.", "Give --yes, and the answers as options.")
-    checks = report(lancelot.unread_status(session.settings), lancelot.MACHINE_CHECKS, brief=True)
+    checks = report(lancelot.unread_status(session.settings), lancelot.MACHINE_CHECKS, well=())
     failed = [check.name for check in checks if check.status == "failed"]
     if "processor" in failed:
         raise LancelotError("Lancelot cannot search on this machine.", "Nothing was stored.")
@@ -1451,7 +1451,8 @@ def _set_up(session: Session) -> int:
     status = lancelot.read_status(lancelot.Searcher(trial))
     if status.error:
         raise LancelotError(str(status.error), "Nothing was stored.", kind=status.error.kind)
-    checks = report(status, (*lancelot.FOLDER_CHECKS, *MODEL_CHECKS), brief=True)
+    well = ("embeddings",) if place.documents else ("tables", "embeddings")  # its table was just told of
+    checks = report(status, (*lancelot.FOLDER_CHECKS, *MODEL_CHECKS), well=well)
     if key and any(check.refused for check in checks) and lancelot.find_key(replace(trial, api_key=None)).key:
         say("warning: The key that is stored already is kept, since the new one was not taken.")
         key = ""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import wire
-from conftest import DATABASES
+from conftest import DATABASES, NO_KEYCHAIN
 from namespaces import with_mounts, without_account
 from pythons import ARCHIVE, PYTHON, other_pythons, version_of
 
@@ -94,6 +94,19 @@ def listing(folder: Path) -> dict[str, int]:
 
 
 # Starting
+
+
+@posix
+def test_one_command_takes_all_of_it_off_a_machine_with_what_it_runs_from(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / ".cursor").mkdir(parents=True)
+    folders = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"), **NO_KEYCHAIN}
+    for words in (("--path", str(DATABASES / "no-vector"), "--client", "cursor"), ("--remove",)):
+        done = start("init", *words, "--yes", root=home / "root", **folders)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert f"Removed: {home / 'root'}" in done.stdout
+    assert not [path for path in home.rglob("*") if path.is_file()]
+    assert not (home / "root").exists()
 
 
 def test_first_starts_at_once_all_say_the_version_and_nothing_else_and_leave_one_copy(unpacked: Unpacked) -> None:

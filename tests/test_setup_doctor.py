@@ -122,7 +122,7 @@ def test_the_local_model_is_tried_and_the_tables_that_it_made_are_named(
     ended = doctor(by_local_model)
     assert said(ended.out)["local model"] == ["ok", "ok"]
     assert re.search(r"all-MiniLM-L6-v2 was loaded in \d+ ms and embedded a word in \d+ ms\.", ended.out)
-    assert "It made the vectors of ours: it searches them by meaning." in ended.out
+    assert "It made the vectors of ours, and searches by them." in ended.out
     assert "No key and no endpoint: nothing leaves this machine." in ended.out
 
 
