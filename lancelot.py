@@ -2662,8 +2662,41 @@ def _value_predicate(table: Any, column: Column, operands: Mapping[str, Any], da
     return (f"_rowid IN ({', '.join(map(str, met))})" if met else "false") + absent
 
 
-def _column_predicate(table: Any, schema: pa.Schema, name: str, operands: Mapping[str, Any]) -> str:
-    column, kind = _column_named(schema, name)
+def columns_of_hits(table: Any, layout: TableLayout | None, name: str) -> list[Column]:
+    """The columns that give hits their title, source, id or text, less those that are empty in the table's first rows."""
+    by_name = (
+        {"title": layout.title, "source": layout.source, "id": (layout.id,), "text": (layout.text,)} if layout else {}
+    )
+    columns = [column for column in by_name.get(name, ()) if column]
+    names = list(dict.fromkeys(column.path[0] for column in columns))
+    sample = table.search().select(names).limit(SAMPLE_ROWS).to_arrow().to_pylist() if columns else []
+    return [column for column in columns if any(column.value(row) not in (None, "") for row in sample)]
+
+
+def _hit_predicate(table: Any, schema: pa.Schema, columns: Sequence[Column], operands: Mapping[str, Any]) -> str:
+    """Conditions on what hits call so, which one of these columns gives them: it is met if any of them meets it."""
+
+    def of_any(operator: str, operand: Any) -> str:
+        parts = (_column_predicate(table, schema, column.name, {operator: operand}) for column in columns)
+        return " OR ".join(f"({part})" for part in parts)
+
+    if "ne" in operands:
+        return f"(({of_any('eq', operands['ne'])}) IS NOT TRUE) AND ({of_any('exists', True)})"
+    if operands.get("exists") is False:
+        return f"({of_any('exists', True)}) IS NOT TRUE"
+    parts = (_column_predicate(table, schema, column.name, operands) for column in columns)
+    return " OR ".join(f"({part})" for part in parts)
+
+
+def _column_predicate(
+    table: Any, schema: pa.Schema, name: str, operands: Mapping[str, Any], layout: TableLayout | None = None
+) -> str:
+    try:
+        column, kind = _column_named(schema, name)
+    except LancelotError:
+        if columns := columns_of_hits(table, layout, name):
+            return _hit_predicate(table, schema, columns, operands)
+        raise
     date_of = _date_reader(table, column, operands) if kind is None or _is_string(kind) else None
     if kind is None or date_of:
         return _value_predicate(table, column, operands, date_of)
@@ -2681,7 +2714,7 @@ def _members(part: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
         yield from _members(inner, depth + 1)
 
 
-def _combined(table: Any, schema: pa.Schema, part: Any) -> str:
+def _combined(table: Any, schema: pa.Schema, part: Any, layout: TableLayout | None) -> str:
     """A filter, or one of its alternatives, as a predicate."""
     if not isinstance(part, Mapping) or not part:
         raise _invalid_filter("A part of the filter is no object of conditions")
@@ -2689,17 +2722,20 @@ def _combined(table: Any, schema: pa.Schema, part: Any) -> str:
     parts: list[str] = []
     for name, condition in part.items():
         if name not in joints:
-            parts.append(_column_predicate(table, schema, name, _operands(name, condition)))
+            parts.append(_column_predicate(table, schema, name, _operands(name, condition), layout))
         elif isinstance(condition, list) and condition:
-            parts.append(joints[name].join(_combined(table, schema, inner) for inner in condition))
+            parts.append(joints[name].join(_combined(table, schema, inner, layout) for inner in condition))
         else:
             raise _invalid_filter(f"{name} does not hold a list of objects")
     return " AND ".join(f"({part})" for part in parts)
 
 
-def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any] | None) -> str | None:
+def build_predicate(
+    table: Any, schema: pa.Schema, conditions: Mapping[str, Any] | None, *, layout: TableLayout | None = None
+) -> str | None:
     """Return the predicate that keeps the rows which meet every condition, or None if there are no conditions.
 
+    Where no column is called title, source, id or text, these names mean the columns of the layout that hits have them from.
     For a condition on values in JSON or on dates that are text the column is read, and its rows are named by number.
     """
     if conditions is None:
@@ -2709,7 +2745,7 @@ def build_predicate(table: Any, schema: pa.Schema, conditions: Mapping[str, Any]
         raise _invalid_filter(f"The filter has more than {MAX_CONDITIONS} conditions")
     if sum(len(str(operand)) for name, operand in members if name.lstrip("$") == "contains") > MAX_TERM_CHARACTERS:
         raise _invalid_filter(f"The filter looks inside text for more than {MAX_TERM_CHARACTERS:,} characters")
-    return _combined(table, schema, conditions)
+    return _combined(table, schema, conditions, layout)
 
 
 # --- ranking rows
@@ -3289,6 +3325,16 @@ def list_sources(scope: Scope) -> list[SourceFile]:
     return sorted(files.values(), key=lambda file: file.source)
 
 
+def newest_first(files: Iterable[SourceFile]) -> list[SourceFile]:
+    """The sources by their first date that can be read as one, those without one last."""
+    texts = [
+        next((text for value in file.dates.values() if _date_of(text := str(json_safe(value)))), "") for file in files
+    ]
+    date_of, _ = _date_reading(texts)
+    dated = sorted(zip(map(date_of or _date_of, texts), files, strict=True), key=lambda pair: pair[0], reverse=True)
+    return [file for _, file in dated]
+
+
 # --- the order of a column's values
 
 
@@ -3315,16 +3361,11 @@ def hit_column(scope: Scope, name: str) -> tuple[Column, pa.DataType | None]:
 
     Where no column is called title, source, id or text, it is the first that gives hits theirs.
     """
-    layout = scope.layout
     try:
-        return _column_named(layout.schema, name)
+        return _column_named(scope.layout.schema, name)
     except LancelotError:
-        by_name = {"title": layout.title, "source": layout.source, "id": (layout.id,), "text": (layout.text,)}
-        columns = [column for column in by_name.get(name, ()) if column]
-        rows = list(replace(scope, where=None).rows(columns, most=SAMPLE_ROWS)) if columns else []
-        for column in columns:
-            if any(first_value(row, (column,)) for row in rows):
-                return _column_named(layout.schema, column.name)
+        for column in columns_of_hits(scope.table, scope.layout, name):
+            return _column_named(scope.layout.schema, column.name)
         raise
 
 
@@ -3426,8 +3467,11 @@ def _sort_key(values: Any, *, is_json: bool, descends: bool) -> Any:
     return keys[np.concatenate([chunk.indices.fill_null(len(different)).to_numpy() for chunk in encoded.chunks])]
 
 
-def sorted_rows(scopes: Sequence[Scope], order: Mapping[str, bool]) -> list[int]:
-    """The rows in scope of all tables, see TABLE_BITS, by columns, each descending or not; NULL and NaN last, ties by row."""
+def sorted_rows(scopes: Sequence[Scope], order: Mapping[str, bool]) -> Ranking:
+    """Rank the rows in scope of all tables by columns, each descending or not; NULL and NaN last, ties by row.
+
+    The score of a row counts the different values up to its own, so that rows with the same values have the same one.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -3451,7 +3495,10 @@ def sorted_rows(scopes: Sequence[Scope], order: Mapping[str, bool]) -> list[int]
     ]
     rows, tables = np.concatenate(numbers), np.concatenate(places)
     sequence = np.lexsort((rows, tables, *reversed(keys)))
-    return [at << TABLE_BITS | row for at, row in zip(tables[sequence].tolist(), rows[sequence].tolist(), strict=True)]
+    differs = np.any([np.diff(key[sequence]) != 0 for key in keys] or [[]], axis=0)
+    numbers_of = zip(tables[sequence].tolist(), rows[sequence].tolist(), strict=True)
+    scores = np.concatenate([np.zeros(len(rows[:1])), np.cumsum(differs)]).tolist()
+    return Ranking(tuple(at << TABLE_BITS | row for at, row in numbers_of), tuple(scores), len(rows))
 
 
 # --- counting the values of a column
@@ -4346,6 +4393,7 @@ class Hit:
     """One chunk: `score` is a distance, a share of words, a BM25 or a fused score, depending on the search that ran.
 
     `base` is a folder that its source is in, see `TableLayout.base`.
+    In a sorted listing it stands for so many `chunks` of its document, which follow one another with the same values.
     """
 
     id: str | int
@@ -4357,6 +4405,7 @@ class Hit:
     table: str = ""
     row: int = 0
     base: str = ""
+    chunks: int = 1
 
 
 @dataclass(frozen=True)
@@ -4377,9 +4426,9 @@ class Reading:
 class Page:
     """The hits of one request, the search that ran, the number of matches if it can count them, and notes for the reader.
 
-    `ranked` counts the rows that pages can reach. The total of an overview is that of the sources. `model` embedded the
-    query, if one did. A page of several tables `is_joined`, and `table` is what named them. `neighbours` stand beside the
-    best hit in its source.
+    `ranked` counts the rows that pages can reach, and the next page begins at `following`. The total of an overview is that
+    of the sources. `model` embedded the query, if one did. A page of several tables `is_joined`, and `table` is what named
+    them. `neighbours` stand beside the best hit in its source. `unmet` are the conditions that no row meets, if none meets all.
     """
 
     request: SearchRequest
@@ -4395,11 +4444,13 @@ class Page:
     model: str = ""
     is_joined: bool = False
     neighbours: tuple[Hit, ...] = ()
+    unmet: Mapping[str, Any] | None = None
+    following: int | None = None
 
     @property
     def next_offset(self) -> int | None:
         """Where the next page begins, or None on the last page."""
-        after = self.request.offset + self.request.limit
+        after = self.request.offset + self.request.limit if self.following is None else self.following
         return after if after < self.ranked else None
 
 
@@ -4418,8 +4469,23 @@ class ChunkInContext:
 
 
 @dataclass(frozen=True)
+class DocumentPart:
+    """A part of a document's text from `offset` on, the chunks that it is of, and whether the document ends with it."""
+
+    table: str
+    file: SourceFile
+    offset: int
+    text: str
+    chunks: tuple[Hit, ...]
+    is_last: bool
+
+
+@dataclass(frozen=True)
 class FilePage:
-    """Some of a table's sources in the order of their names; `total` counts all of them, `chunks` those of all."""
+    """Some of the sources of a table or of several; `total` counts all of them, `chunks` those of all.
+
+    `tables` has both for each table, if there are several. The page may be cut to what is short if it `may_be_cut`.
+    """
 
     table: str
     files: tuple[SourceFile, ...]
@@ -4427,6 +4493,8 @@ class FilePage:
     total: int
     chunks: int
     notes: tuple[str, ...] = ()
+    tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    may_be_cut: bool = False
 
 
 CheckStatus = Literal["ok", "warning", "failed"]
@@ -4636,6 +4704,34 @@ def fetch_joined(
     return tuple(hits[row] for row in rows if row in hits)
 
 
+MOST_LISTED_ROWS = 1_000
+
+
+def list_documents_once(
+    scopes: Sequence[Scope], ranking: Ranking, *, limit: int, offset: int
+) -> tuple[tuple[Hit, ...], int]:
+    """The first hits of a sorted listing from an offset on, and where the next begins.
+
+    Chunks of one document that follow one another with the same values are one hit, as far as MOST_LISTED_ROWS are read.
+    """
+    places = {scope.layout.table: at for at, scope in enumerate(scopes)}
+    hits: list[Hit] = []
+    last = min(len(ranking.rows), offset + max(limit, MOST_LISTED_ROWS))
+    for start in range(offset, last, MAX_LIMIT):
+        window = slice(start, min(last, start + MAX_LIMIT))
+        rows = {row: at for at, row in enumerate(ranking.rows[window], start)}
+        for hit in fetch_joined(scopes, ranking.rows[window], ranking.scores[window], textless=True):
+            before = hits[-1] if hits else hit
+            named = ((each.table, each.source, each.score) for each in (before, hit))
+            if hits and hit.source and len(set(named)) == 1:
+                hits[-1] = replace(before, chunks=before.chunks + 1)
+            elif len(hits) == limit:
+                return tuple(hits), rows[places[hit.table] << TABLE_BITS | hit.row]
+            else:
+                hits.append(hit)
+    return tuple(hits), last
+
+
 RETRY_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 """Seconds between the calls on a table that its writer replaces: a drop and the table after it lie this far apart."""
 
@@ -4799,11 +4895,53 @@ def overlap_of(before: str, after: str) -> int:
     return next((size for size in range(most, MIN_OVERLAP - 1, -1) if before.endswith(after[:size])), 0)
 
 
+def joined_texts(hits: Iterable[Hit]) -> Iterator[tuple[Hit, str]]:
+    """The chunks of a document with what each adds to its text: without the overlap, else after a blank line."""
+    before: str | None = None
+    for hit in hits:
+        text = clean_text(hit.text).strip("\n")
+        overlap = overlap_of(before or "", text)
+        yield hit, ("" if overlap or before is None else "\n\n") + text[overlap:]
+        before = text
+
+
+def documents_called(files: Iterable[SourceFile], name: str) -> list[SourceFile]:
+    """The documents that a name means: of this very source, else of this title, file name, end of a path, or name without type."""
+    wanted = one_line(name).casefold().replace("\\", "/").strip("/")
+    named = [(file, f"/{file.source.casefold()}".replace("\\", "/").rstrip("/")) for file in files]
+    tests: tuple[Callable[[SourceFile, str], bool], ...] = (
+        lambda file, _: file.source == name,
+        lambda file, _: file.title.casefold() == wanted,
+        lambda _, path: path.endswith(f"/{wanted}"),
+        lambda _, path: path.rpartition("/")[2].rpartition(".")[0] == wanted,
+    )
+    return next((found for test in tests if (found := [file for file, path in named if test(file, path)])), [])
+
+
 def noted_values(hit: Hit, names: Iterable[str]) -> Iterator[Any]:
     """A hit's metadata under these names, at the top or one level below, less what is empty."""
     inner = (value for value in hit.metadata.values() if isinstance(value, Mapping))
     for values in (hit.metadata, *inner):
         yield from (values[name] for name in names if values.get(name) not in (None, ""))
+
+
+PLACES = {
+    "place": "",
+    "page_label": "page ",
+    "page_number": "page ",
+    "pageNumber": "page ",
+    "page": "page ",
+    "line": "line ",
+}
+
+
+def place_of(hit: Hit) -> str:
+    """Where a chunk stands in its document, such as `page 3` or `lines 5-9`; "" where its metadata does not say."""
+    for name, word in PLACES.items():
+        for value in noted_values(hit, (name,)):
+            if isinstance(value, str | int | float) and not isinstance(value, bool):
+                return f"{word}{one_line(str(value))}"
+    return ""
 
 
 def follows(before: Hit, after: Hit) -> bool:
@@ -4947,6 +5085,8 @@ Chosen = tuple[Embedder | None, str]
 """The embedder that searches a table, or None and why there is none."""
 
 
+PART_CHARACTERS = 8_000
+"""Characters of a document that are read at once unless a call says how many."""
 ALL_TABLES = "*"
 """Names every table of a folder in place of a name."""
 MAX_NOTES = 6
@@ -5017,11 +5157,25 @@ class Searcher:
         arithmetic = parse_arithmetic(request.query) if request.search_type in ("vector", "hybrid") else None
         reading = arithmetic or Reading(request.query)
         terms = read_terms(reading.positive)
-        ranked = self._rank(request, scopes, reading, terms)
+        if request.query.strip():
+            ranked = self._rank(request, scopes, reading, terms)
+        elif request.sort:
+            ranked = Ranked(sorted_rows(scopes, request.sort), "filter")
+        else:
+            rows = tuple(at << TABLE_BITS | row for at, scope in enumerate(scopes) for row in scope.numbers())
+            ranked = Ranked(Ranking(rows, (0.0,) * len(rows), len(rows)), "filter")
         window = slice(request.offset, request.offset + request.limit)
+        following, unmet = None, None
         if given > MAX_QUERY:
             notes = [f"Only the first {MAX_QUERY:,} of the query's {given:,} characters were used.", *notes]
         ranking, is_filter = ranked.ranking, ranked.ran == "filter"
+        if request.sort:
+            hits, following = list_documents_once(scopes, ranking, limit=request.limit, offset=request.offset)
+        else:
+            hits = fetch_joined(scopes, ranking.rows[window], ranking.scores[window], textless=is_filter)
+        if not ranking.rows and request.conditions and not any(scope.numbers(most=1) for scope in scopes):
+            parts = [{name: condition} for name, condition in request.conditions.items()]
+            unmet = dict(item for part in parts for item in part.items() if not self._is_met(scopes, part))
         notes += ranked.notes
         if len(notes) > MAX_NOTES:
             notes = [*notes[:MAX_NOTES], f"{len(notes) - MAX_NOTES} more notes are on other tables."]
@@ -5029,7 +5183,7 @@ class Searcher:
             request=request,
             table=scopes[0].layout.table if len(scopes) == 1 else request.table or ALL_TABLES,
             ran=ranked.ran,
-            hits=fetch_joined(scopes, ranking.rows[window], ranking.scores[window], textless=is_filter),
+            hits=hits,
             ranked=len(ranking.rows),
             total=ranking.total,
             capped=ranking.capped,
@@ -5038,7 +5192,17 @@ class Searcher:
             reading=arithmetic if ranked.model else None,
             model=ranked.model,
             is_joined=len(scopes) > 1,
+            unmet=unmet,
+            following=following,
         )
+
+    def _is_met(self, scopes: Iterable[Scope], conditions: Mapping[str, Any]) -> bool:
+        """Return whether any row meets these conditions."""
+        filters = (
+            (scope, build_predicate(scope.table, scope.layout.schema, conditions, layout=scope.layout))
+            for scope in scopes
+        )
+        return any(replace(scope, where=where).numbers(most=1) for scope, where in filters)
 
     def _choose_embedder(
         self, scope: Scope, reading: Reading, kind: SearchType, *, most: int = SAMPLED_PARTS, until: float = math.inf
@@ -5107,10 +5271,6 @@ class Searcher:
     def _rank(self, request: SearchRequest, scopes: Sequence[Scope], reading: Reading, terms: Terms) -> Ranked:
         """Rank by the search that was asked for; on a first page by another, with a note, if that is not possible."""
         kind, query = request.search_type or "hybrid", reading.positive
-        if not request.query.strip():
-            every = (at << TABLE_BITS | row for at, scope in enumerate(scopes) for row in scope.numbers())
-            rows = tuple(sorted_rows(scopes, request.sort) if request.sort else every)
-            return Ranked(Ranking(rows, (0.0,) * len(rows), len(rows)), "filter")
         most = rows_to_try(len(scopes))
         until = time.monotonic() + PROOF_SECONDS if len(scopes) > 1 else math.inf
         chosen = [self._choose_embedder(scope, reading, kind, most=most, until=until) for scope in scopes]
@@ -5366,12 +5526,24 @@ class Searcher:
         )
 
     @_retried
-    def read(
-        self, identity: str, *, table: str | None = None, before: int = 0, after: int = 0, offset: int = 0
-    ) -> ChunkInContext:
-        """One chunk by the id of a hit, with neighbours of its source; LancelotError if there is no such chunk any more."""
+    def read(  # noqa: PLR0913 - all that a call may say
+        self,
+        identity: str,
+        *,
+        table: str | None = None,
+        before: int = 0,
+        after: int = 0,
+        offset: int = 0,
+        limit: int = PART_CHARACTERS,
+    ) -> ChunkInContext | DocumentPart:
+        """One chunk by the id of a hit, with neighbours of its source, or a part of a document by its source or name.
+
+        LancelotError if there is no such chunk or document any more.
+        """
         if not identity:
-            raise LancelotError("The id is blank.", "Give the id of a hit, as lancedb_search gave it.")
+            raise LancelotError(
+                "The id is blank.", "Give the id of a hit or the source of a document, as lancedb_search gave it."
+            )
         scopes, _ = self._open_all_named(table)
         found = [(scope, numbers) for scope in scopes if (numbers := rows_of_id(scope, identity))]
         meant = [] if found else sorted({whole for scope in scopes for whole in ids_beginning(scope, identity)})
@@ -5379,7 +5551,9 @@ class Searcher:
             cause = f"Several chunks have an id that begins with {identity}: {listed(meant, limit=10)}."
             raise LancelotError(cause, "Give more of the one that is meant.")
         if meant:
-            return self.read(meant[0], table=table, before=before, after=after, offset=offset)
+            return self.read(meant[0], table=table, before=before, after=after, offset=offset, limit=limit)
+        if not found and not HASH.fullmatch(identity) and (named := self._document_called(scopes, identity)):
+            return self._part_of(*named, offset=offset, limit=limit)
         if len(found) > 1:
             sharing = listed(scope.layout.table for scope, _ in found)
             raise LancelotError(
@@ -5390,8 +5564,8 @@ class Searcher:
         if not chunk:
             where = listed((scope.layout.table for scope in scopes), limit=10)
             raise LancelotError(
-                f"There is no chunk {_shown_name(identity)} in {where}, or it holds no text.",
-                "Its table may have been rewritten: search again for the ids of now.",
+                f"There is no chunk or document {_shown_name(identity)} in {where}, or it holds no text.",
+                "Its table may have been rewritten: search again for the ids of now, or call lancedb_files for the documents.",
             )
         siblings = source_rows(scope, numbers[0])
         at = siblings.index(numbers[0]) if numbers[0] in siblings else 0
@@ -5408,9 +5582,44 @@ class Searcher:
             notes=(same,) if len(numbers) > 1 else (),
         )
 
+    def _document_called(self, scopes: Iterable[Scope], name: str) -> tuple[Scope, SourceFile] | None:
+        """The document that a name means, and its table; LancelotError if it means several."""
+        found = [
+            (scope, file) for scope in scopes for file in documents_called(self._sources(scope), name) if file.source
+        ]
+        if len(found) > 1:
+            meant = listed((f"{file.source} in {scope.layout.table}" for scope, file in found), limit=10)
+            cause = f"Several documents are called {_shown_name(name)}: {meant}."
+            raise LancelotError(cause, "Give the source of the one that is meant, and its table.")
+        return found[0] if found else None
+
+    def _part_of(self, scope: Scope, file: SourceFile, *, offset: int, limit: int) -> DocumentPart:
+        """At most so many characters of a document's text, up to the end of a line if there is one in their second half."""
+        text, at, chunks, is_last = "", 0, list[Hit](), True
+        for hit, added in joined_texts(self._chunks_of(scope, file)):
+            start, at = at, at + len(added)
+            if start >= offset + limit:
+                is_last = False
+                break
+            if at > offset:
+                chunks.append(hit)
+                text += added[max(0, offset - start) :]
+        if len(text) > limit:
+            end = text.rfind("\n", limit // 2, limit) + 1 or limit
+            text, is_last = text[:end], False
+        return DocumentPart(scope.layout.table, file, offset, text, tuple(chunks), is_last)
+
     @_retried
-    def files(self, *, limit: int, offset: int, file_type: str | None = None, table: str | None = None) -> FilePage:
-        """The sources of a table or of several, of one file type if it is named."""
+    def files(
+        self,
+        *,
+        limit: int | None,
+        offset: int,
+        file_type: str | None = None,
+        table: str | None = None,
+        sort: str = "name",
+    ) -> FilePage:
+        """The sources of a table or of several, of one file type if it is named; without a limit as many as are short."""
         scopes, notes = self._open_all_named(table, needs_text=False)
         wanted = (file_type or "").strip().lower().lstrip(".")
         files = [
@@ -5419,9 +5628,19 @@ class Searcher:
             for file in self._sources(scope)
             if not wanted or file.file_type.lower().lstrip(".") == wanted
         ]
-        named = scopes[0].layout.table if len(scopes) == 1 else table or ALL_TABLES
-        chunks = sum(file.chunks for file in files)
-        return FilePage(named, tuple(files[offset : offset + limit]), offset, len(files), chunks, tuple(notes))
+        if sort == "-date":
+            files = newest_first(files)
+        tables = [[file for file in files if file.table == scope.layout.table] for scope in scopes]
+        return FilePage(
+            scopes[0].layout.table if len(scopes) == 1 else table or ALL_TABLES,
+            tuple(files[offset : offset + (limit or MAX_LIMIT)]),
+            offset,
+            len(files),
+            sum(file.chunks for file in files),
+            tuple(notes),
+            {own[0].table: (len(own), sum(file.chunks for file in own)) for own in tables if own},
+            may_be_cut=limit is None,
+        )
 
     def _sources(self, scope: Scope) -> list[SourceFile]:
         """The sources of a table, which are kept until it changes or those of another are asked for."""
@@ -5451,9 +5670,13 @@ class Searcher:
         if file is None:
             cause = f'There is no document "{_shown_name(names[0])}" in {scope.layout.table}.'
             raise LancelotError(cause, "It may have been removed: list the resources again.", kind="absent")
+        return file, self._chunks_of(scope, file)
+
+    def _chunks_of(self, scope: Scope, file: SourceFile) -> Iterator[Hit]:
+        """The chunks of a document in order."""
         numbers = source_rows(scope, file.first)
-        pages = (fetch_hits(scope, numbers[at : at + MAX_LIMIT]) for at in range(0, len(numbers), MAX_LIMIT))
-        return file, itertools.chain.from_iterable(pages)
+        for at in range(0, len(numbers), MAX_LIMIT):
+            yield from fetch_hits(scope, numbers[at : at + MAX_LIMIT])
 
     @_retried
     def values(
@@ -5654,7 +5877,7 @@ class Searcher:
         beside = "".join((*layout.table.rpartition(NAMESPACE_MARK)[:2], DOCUMENTS_TABLE))
         has_documents = Column((DOCUMENT_ID,)) in layout.source and beside in names
         documents = self.store.open(beside) if has_documents else None
-        return Scope(table, layout, build_predicate(table, layout.schema, conditions), documents)
+        return Scope(table, layout, build_predicate(table, layout.schema, conditions, layout=layout), documents)
 
     def _open_all_named(self, name: str | None, **how: Any) -> tuple[list[Scope], list[str]]:
         """The tables of a request, and notes on those that cannot be searched: one or several that it names, or all.
@@ -5792,33 +6015,58 @@ def _fewer(most: int) -> Iterator[int]:
     yield 0
 
 
-def _first_that_fits(answers: Iterable[Any]) -> str:
-    """The first of these answers, each shorter than the one before, that is below MAX_ANSWER_BYTES as JSON."""
+def _first_that_fits(answers: Iterable[Any], *, most: int = MAX_ANSWER_BYTES) -> str:
+    """The first of these answers, each shorter than the one before, that is below so many bytes as JSON."""
     text = ""
     for answer in answers:
         text = compact_json(answer)
-        if len(text.encode()) < MAX_ANSWER_BYTES:
+        if len(text.encode()) < most:
             break
     return text
 
 
 _TECHNICAL = re.compile(
     r".*(hash|checksum|md5|sha(1|256|512))|etag|.*(token|word|char|character|byte)s?count(estimate)?"
-    r"|(n|num)(tokens|words|chars|characters)|filesize"
+    r"|(n|num)(tokens|words|chars|characters)|filesize|extractor|chunk(index|number|no|id)|startindex|indexedat"
 )
 """Names, in their plain spelling, of what nobody cites: lancedb_read shows it, and a hit if its page is filtered or ordered by it."""
-_EMPTY: tuple[object, ...] = (None, "", [], {}, "no author found", "No description found.")
+_EMPTY: tuple[object, ...] = (None, "", [], {}, "no author found", "No description found.", "Unknown")
 """Values that say nothing; the words are those that AnythingLLM writes for what it does not know."""
+_SAYS_NOTHING_NEW = re.compile(r"(an? )?[\w ]+ uploaded by the user\.")
+_SECOND = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?:(Z)|\+00:00|([+-]\d\d:\d\d))?")
 
 
 def _telling(values: Mapping[str, Any], named: Collection[str], known: Iterable[str]) -> dict[str, Any]:
     """Return the values that are worth a place in a list of hits: not empty, nor known, nor technical unless `named`."""
-    shown = {
-        name: _telling(value, named, known) if isinstance(value, dict) else value
-        for name, value in values.items()
-        if name in named or not _TECHNICAL.fullmatch(_plain_spelling(name))
-    }
+    shown: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in named or not _TECHNICAL.fullmatch(_plain_spelling(name)):
+            moment = _SECOND.fullmatch(value) if isinstance(value, str) else None
+            shown[name] = _telling(value, named, known) if isinstance(value, dict) else moment[1] if moment else value
+            if isinstance(value, str) and _SAYS_NOTHING_NEW.fullmatch(value):
+                del shown[name]
     return _without(shown, *_EMPTY, *known)
+
+
+def _difference(values: Any, others: Any, named: Collection[str]) -> Any:
+    """The values that these others have not alike, in objects too, and those that are `named`."""
+    if not (isinstance(values, dict) and isinstance(others, dict)):
+        return values
+    return {
+        name: _difference(value, others.get(name), named)
+        for name, value in values.items()
+        if name in named or others.get(name) != value
+    }
+
+
+def _less_repeated(
+    hits: Sequence[Hit], rows: Sequence[dict[str, Any]], named: Collection[str]
+) -> Iterator[dict[str, Any]]:
+    """The metadata of each hit, less what the first hit of its document on the page has told."""
+    firsts: dict[tuple[str, str], dict[str, Any]] = {}
+    for hit, row in zip(hits, rows, strict=True):
+        first = firsts.setdefault((hit.table, hit.source), row) if hit.source else row
+        yield row if first is row else _difference(row, first, named)
 
 
 def _take_common(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -5852,6 +6100,10 @@ def total_words(page: Page) -> str:
 
 
 def _empty_hint(page: Page) -> str:
+    if page.unmet is not None:
+        each = " or ".join(compact_json({name: json_safe(condition)}) for name, condition in page.unmet.items())
+        unmet = f"No row has {shorten(each, 300)}" if each else "No row meets all of the filter's conditions"
+        return f"{unmet}: lancedb_values counts the values that a column has."
     filtered = " that meets the filter" if page.request.conditions else ""
     if page.request.offset and page.ranked:
         return f"Offset {page.request.offset} is past the last of {total_words(page)} hits that can be paged to."
@@ -5859,12 +6111,15 @@ def _empty_hint(page: Page) -> str:
         return f"No row{filtered} has a vector to compare with."
     if page.ran == "fts" and not page.notes and (phrases := quoted_phrases(page.request.query)):
         return f"No row{filtered} holds the phrase {shorten(' and '.join(phrases), 300)}. Leave the quotes out for its words."
-    if page.ran == "overview":
-        return "No row with text was found; where there is a filter, none meets it."
-    if page.ran == "filter":
-        return "No row meets the filter."
+    if page.ran in ("overview", "filter"):
+        return f"No row with text{filtered} was found."
     words = shorten(listed(page.terms.counted), 500)
     return f"No row{filtered} holds any of these words: {words}. Try other or shorter words."
+
+
+def _names_of(hit: Hit) -> tuple[str, ...]:
+    """What a hit's title and source say already: the file's name and type too."""
+    return hit.title, hit.source, re.split(r"[/\\]", hit.source)[-1], _suffix(hit.source) or hit.title
 
 
 def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, note: str) -> dict[str, Any]:
@@ -5874,10 +6129,11 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
     named = {part for name, _ in _members([request.conditions, request.sort]) for part in name.split(".")}
     rows = [
         # AnythingLLM writes the title of a file once more as its address.
-        _telling(json_safe(hit.metadata, text_limit=metadata), named, (hit.title, hit.source, f"file://{hit.title}"))
+        _telling(json_safe(hit.metadata, text_limit=metadata), named, (*_names_of(hit), f"file://{hit.title}"))
         for hit in (hits if metadata else ())
     ] or [{} for _ in hits]
     common = _take_common(rows) if len(rows) > 1 else {}
+    rows = list(_less_repeated(hits, rows, named))
     # The words that a share is of, if stop words were left out of the query.
     counted = page.ran == "text" and len(query.split()) != len(page.terms.counted)
     answer: dict[str, Any] = {
@@ -5891,7 +6147,7 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
         "offset": offset or None,
         "total": page.total,
         "totalIsCapped": page.capped or None,
-        "nextOffset": page.next_offset if len(hits) == len(page.hits) else offset + len(hits),
+        "nextOffset": page.next_offset if len(hits) == len(page.hits) else offset + sum(hit.chunks for hit in hits),
         "reading": json_safe(_without(parts, "", ())) if reading else None,
         "note": " ".join((*page.notes, note)).strip() or None,
         "hint": None if hits else _empty_hint(page),
@@ -5900,7 +6156,8 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
             {
                 **({"table": hit.table} if page.is_joined else {}),
                 "id": json_safe(hit.id),
-                "score": round(hit.score, 6),
+                **({"score": float(f"{hit.score:.4g}")} if page.ran != "filter" else {}),
+                **({"chunks": hit.chunks} if hit.chunks > 1 else {}),
                 "title": shorten(hit.title, 200),
                 "source": shorten(hit.source, 500),
                 "snippet": snippet(hit.text, page.terms, width=width) if width else hit.text,
@@ -5979,21 +6236,42 @@ def chunk_json(context: ChunkInContext) -> str:
     return _first_that_fits(_chunk_object(context, characters) for characters in _fewer(MOST_CHARACTERS))
 
 
-def document_text(table: str, hits: Iterable[Hit]) -> str:
+def _part_object(part: DocumentPart, characters: int) -> dict[str, Any]:
+    """A part of a document, cut to so many characters."""
+    text, file = part.text[:characters], part.file
+    ends = part.is_last and len(text) == len(part.text)
+    places = dict.fromkeys(filter(None, map(place_of, (part.chunks[:1] + part.chunks[-1:]))))
+    answer: dict[str, Any] = {
+        "table": part.table,
+        "source": shorten(file.source, 500),
+        "title": shorten(file.title, 200) if file.title not in file.source else None,
+        "chunks": file.chunks,
+        "place": " to ".join(places) or None,
+        "offset": part.offset or None,
+        "nextOffset": None if ends or not text else part.offset + len(text),
+        "hint": None if text else "The document ends before this offset, or holds no text.",
+        "text": text,
+    }
+    return _without(answer, None)
+
+
+def read_json(answer: ChunkInContext | DocumentPart) -> str:
+    """A chunk or a part of a document as compact JSON below MAX_ANSWER_BYTES."""
+    if isinstance(answer, ChunkInContext):
+        return chunk_json(answer)
+    return _first_that_fits(_part_object(answer, characters) for characters in _fewer(len(answer.text)))
+
+
+def document_text(table: str, source: str, hits: Iterable[Hit]) -> str:
     """The chunks of a document as one text below MAX_ANSWER_BYTES, without their overlap; a last line says where it was cut."""
-    whole, before, room = "", "", MAX_ANSWER_BYTES - MAX_NAME
-    for hit in hits:
-        text = clean_text(hit.text).strip("\n")
-        overlap = overlap_of(before, text)
-        before, added = text, text[overlap:]
-        room -= len(added.encode()) + 2
-        whole += "\n\n" if whole and not overlap else ""
+    whole, room = "", MAX_ANSWER_BYTES - 2 * MAX_NAME
+    for _, text in joined_texts(hits):
+        room -= len(text.encode())
         if room < 0:
-            kept = added.encode()[:room].decode(errors="ignore")
-            place = {"table": table, "id": json_safe(hit.id), "offset": overlap + len(kept), "after": READ_NEIGHBOURS}
-            note = f"[The document is cut here. To read on, call lancedb_read with {compact_json(place)}]"
-            return f"{(whole + kept).rstrip()}\n\n{note}"
-        whole += added
+            whole += text.encode()[:room].decode(errors="ignore")
+            place = compact_json({"id": source, "table": table, "offset": len(whole)})
+            return f"{whole}\n\n[The document is cut here. To read on, call lancedb_read with {place}]"
+        whole += text
     return whole or "[The document holds no text.]"
 
 
@@ -6003,19 +6281,25 @@ def _no_files_hint(page: FilePage) -> str:
     return f"The table {page.table} names no such source."
 
 
+FILES_BYTES = 7_000
+"""Of an answer that names no limit: about sixty sources."""
+
+
 def files_json(page: FilePage) -> str:
     """Sources as compact JSON below MAX_ANSWER_BYTES."""
-    files = [
+    files: list[dict[str, Any]] = [
         {
             "table": file.table,
             "source": shorten(file.source, 500),
-            "title": shorten(file.title, 200),
-            "fileType": file.file_type,
+            "title": shorten(file.title, 200) if file.title not in file.source else "",
+            "fileType": file.file_type if file.file_type != _suffix(file.source) else "",
             "chunkCount": file.chunks,
             "dates": json_safe(file.dates, text_limit=60),
         }
         for file in page.files
     ]
+    common = _take_common([file["dates"] for file in files]) if len(files) > 1 else {}
+    most = FILES_BYTES if page.may_be_cut else MAX_ANSWER_BYTES
 
     def answer(count: int) -> dict[str, Any]:
         following = page.offset + count
@@ -6025,6 +6309,8 @@ def files_json(page: FilePage) -> str:
             "offset": page.offset,
             "total": page.total,
             "chunks": page.chunks,
+            "tables": {name: {"documents": n, "chunks": m} for name, (n, m) in page.tables.items() if name} or None,
+            "commonDates": common or None,
             "nextOffset": following if following < page.total else None,
             "note": " ".join(page.notes) or None,
             "hint": None if count else _no_files_hint(page),
@@ -6032,7 +6318,7 @@ def files_json(page: FilePage) -> str:
         }
         return _without(shown, None)
 
-    return _first_that_fits(map(answer, _fewer(len(files))))
+    return _first_that_fits(map(answer, _fewer(len(files))), most=most)
 
 
 VALUE_WIDTH = 200
@@ -6051,7 +6337,11 @@ def _no_values_hint(page: ValuePage) -> str | None:
         return None
     if page.total:
         return f"Offset {page.offset} is past the last of {plural(page.total, 'value')}."
-    return "No row holds a value here." if page.rows else "There is no row to count."
+    return (
+        "No row holds a value here."
+        if page.rows
+        else "There is no row to count: none meets the filter, if there is one."
+    )
 
 
 def values_json(page: ValuePage) -> str:
@@ -6286,21 +6576,30 @@ def _label(text: str) -> str:
     return _CHAT_TOKENS.sub(r"\g<0> ", one_line(text)).replace("](", "] (").translate(_NO_MARKUP)
 
 
+_WHOLE_ID = 13
+_SCATTERED_ID = re.compile(r"[0-9A-Fa-f]{32,}|[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[345].*")
+"""Hashes, and the UUIDs that differ from their start on: those that are made of the time do not."""
+
+
+def short_id(identity: str | int) -> str:
+    """Return an id as a person can give it, only the start of a hash: see `ids_beginning`."""
+    shown = one_line(str(identity))
+    return shown[:_WHOLE_ID] if _SCATTERED_ID.fullmatch(shown) and HASH.fullmatch(shown) else shown
+
+
 def _heading(run: Sequence[Hit], width: int, *, names_table: bool) -> str:
-    """Title and source of neighbouring chunks, and as far as the width allows their table, the first one's id, and places."""
+    """Title and source of neighbouring chunks, cut to a width; after them their table, the first one's id, and their places."""
     first = run[0]
-    title, source = _label(first.title), _label(first.source)
+    title, source, identity = _label(first.title), _label(first.source), str(first.id)
     if title in re.split(r"[/\\]", source)[-1]:
         title = ""
     title = shorten(title, max(width // 2, width - len(source)))
     room = width - len(title)
     parts = [title, source if len(source) <= room else f"…{source[1 - room :]}"]
-    places = (str(next(noted_values(hit, ("place",)), "")) for hit in (first, run[-1]))
-    identity = str(first.id)
-    more = [f"table {_label(first.table)}"] * names_table + [f"id {identity}"] * (_label(identity) == identity)
-    for part in (*more, _label(" to ".join(dict.fromkeys(filter(None, places))))):
-        room -= len(part) + 3
-        parts += [part] * (room >= len(source))
+    parts += [f"table {_label(first.table)}"] * names_table
+    short = short_id(identity)
+    parts += [f"id {short}"] * (_label(identity) == identity and len(short) <= width)
+    parts.append(shorten(_label(" to ".join(dict.fromkeys(filter(None, map(place_of, (first, run[-1])))))), width))
     return " · ".join(filter(None, parts)) or "untitled"
 
 
@@ -6442,9 +6741,6 @@ _CLOSING = "\u3001\u3002\u3009\u300b\u300d\u300f\u3011\uff01\uff09\uff0c\uff0e\u
 _PARTS = re.compile(rf"\s*(?:[{_BIGRAM_SCRIPTS}][{_CLOSING}{END}]*|[^\s{_BIGRAM_SCRIPTS}]+)")
 """What a line can be broken before: words, and characters of scripts without spaces with the punctuation that closes."""
 LINE_LABEL = re.compile(r" *(?:\d+\. |\d+  |(?:ok {7}|warning {2}|failed {3}).{12}|[a-z ]{1,12}: +)?")
-_WHOLE_ID = 13
-_SCATTERED_ID = re.compile(r"[0-9A-Fa-f]{32,}|[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[345].*")
-"""Hashes, and the UUIDs that differ from their start on: those that are made of the time do not."""
 
 
 def columns_of(text: str) -> int:
@@ -6509,12 +6805,6 @@ def _bases_of(items: Iterable[Hit | SourceFile]) -> str:
     return f"; paths are below {listed(bases)}" if bases else ""
 
 
-def short_id(identity: str | int) -> str:
-    """Return an id as a person can give it, only the start of a hash: see `ids_beginning`."""
-    shown = one_line(str(identity))
-    return shown[:_WHOLE_ID] if _SCATTERED_ID.fullmatch(shown) and HASH.fullmatch(shown) else shown
-
-
 def search_lines(page: Page) -> str:
     """A page for a person: of each hit its title, its place, score and id, and the words round the match."""
     total = f" of {total_words(page)}" if page.total is not None else ""
@@ -6525,7 +6815,9 @@ def search_lines(page: Page) -> str:
     for number, hit in enumerate(page.hits, page.request.offset + 1):
         place = ", ".join(filter(None, (path_below(hit), one_line(str(next(noted_values(hit, ("place",)), ""))))))
         table = f"table {hit.table}" if page.is_joined else ""
-        parts = (place, table, f"{hit.score:.3f}", f"id {short_id(hit.id)}")
+        listed_as = plural(hit.chunks, "chunk") if hit.chunks > 1 else ""
+        score = listed_as if page.ran == "filter" else f"{hit.score:.3f}"
+        parts = (place, table, score, f"id {short_id(hit.id)}")
         lines += [
             "",
             f"{number}. {styled(hit.title or 'untitled', HEADING)}",
@@ -6542,6 +6834,15 @@ def chunk_lines(context: ChunkInContext) -> str:
     before, after = ([hit.text for hit in hits] for hits in (context.before, context.after))
     texts = [show_styles(text).strip() for text in (*before, context.chunk.text[context.offset :], *after)]
     return "\n\n".join([styled(head, LABEL), *(f"note: {note}" for note in context.notes), *texts])
+
+
+def read_lines(answer: ChunkInContext | DocumentPart) -> str:
+    """A chunk, or a part of a document, for a person at a terminal."""
+    if isinstance(answer, ChunkInContext):
+        return chunk_lines(answer)
+    more = [] if answer.is_last else [f"more from --offset {answer.offset + len(answer.text)}"]
+    head = f"{answer.file.source}  {plural(answer.file.chunks, 'chunk')}"
+    return "\n\n".join([head, answer.text.strip() or "the document ends before this offset", *more])
 
 
 def answer_lines(answer: Answer) -> str:
@@ -7006,7 +7307,9 @@ def _limit(noun: str) -> Parameter:
     return Parameter("limit", "integer", help_text, low=1, high=MAX_LIMIT, default="LANCEDB_DEFAULT_LIMIT")
 
 
-_TABLE_HELP = "Table to {verb}, or several, separated by commas. Leave it out for LANCEDB_TABLE, or else all tables of the folder."
+_TABLE_HELP = (
+    "Table to {verb}, or several, separated by commas. Left out: LANCEDB_TABLE, or else all tables of the folder."
+)
 
 MAX_OFFSET = 10_000_000
 MAX_PASSAGES = 20
@@ -7027,10 +7330,15 @@ _FILTER = Parameter(
     'Conditions by column as a JSON object, such as {"year": {"gte": 1850, "lte": 1900}, "title": {"contains": '
     '"letter"}, "lang": ["sv", "fi"]}. Operators: eq, ne, gt, gte, lt, lte, in, contains, exists; a bare value means '
     'eq, a list in, null exists: false; contains ignores case in text and asks a list for a value. Several columns are joined by and; {"$or": [{...}, {...}]} gives alternatives. '
-    "Nested values by path, such as metadata.source. lancedb_status with verbose names the columns.",
+    "Nested values by path, such as metadata.source; title and source as hits show them. lancedb_status names the columns.",
     reads=parse_filter,
     characters=MAX_FILTER,
     keyword="conditions",
+)
+_SHORT_FILTER = replace(
+    _FILTER,
+    help='Conditions by column as a JSON object, such as {"year": {"gte": 1850}, "lang": ["sv", "fi"]}; lancedb_search has '
+    "all operators.",
 )
 
 
@@ -7180,7 +7488,8 @@ TOOLS = (
                 "sort",
                 "string",
                 "The column that orders the chunks where query is blank, descending with a dash, such as -date for the "
-                'newest first, or {"date": "desc", "title": "asc"}. Nested values by path. Chunks without a value come last.',
+                'newest first, or {"date": "desc", "title": "asc"}. Nested values by path. Chunks without a value come last; '
+                "those of one document with the same value are one hit, which counts them as chunks.",
                 reads=parse_sort,
             ),
             Parameter("table", "string", _TABLE_HELP.format(verb="search")),
@@ -7202,8 +7511,8 @@ TOOLS = (
         "lancedb_query",
         "Get context for a question",
         "Retrieves the chunks of the user's own documents that fit a question best and returns them whole, as one "
-        "Markdown block cut to a character budget, each with its title and source. Use it to answer from the "
-        "documents; it cannot count or list. The block says how many chunks were left out.",
+        "Markdown block cut to a character budget, each with its source, its id and its page or line. Use it to answer from the "
+        "documents; it cannot count or list. The block says how many chunks were left out; lancedb_read goes on from an id.",
         (
             Parameter("question", "string", "The question to retrieve context for.", required=True, characters=0),
             Parameter(
@@ -7223,22 +7532,23 @@ TOOLS = (
             ),
             Parameter("table", "string", _TABLE_HELP.format(verb="query")),
             _limit("chunks to retrieve"),
-            _FILTER,
+            _SHORT_FILTER,
         ),
         run_query,
         reaches_out=True,
     ),
     Tool(
         "lancedb_read",
-        "Read one chunk whole",
+        "Read one chunk or a document",
         "Reads one chunk of the user's own documents whole, by the id of a hit, with its neighbours in the same source "
-        "in their order. Use it when a snippet is not enough, or to read on around it. A chunk too long for one answer "
-        "goes on at nextOffset.",
+        "in their order, or a whole document by its source. Use it when a snippet is not enough, or to read on around it. What "
+        "is too long for one answer goes on at nextOffset.",
         (
             Parameter(
                 "id",
                 "string",
-                "The id of a hit, as lancedb_search gave it; of a hash or a UUID the start is enough if no other begins so.",
+                "The id of a hit; of a hash or a UUID the start is enough if no other begins so. Or the source of a document, its title, "
+                "or a unique end of its path such as the file's name.",
                 required=True,
                 numbers=True,
                 keyword="identity",
@@ -7246,21 +7556,39 @@ TOOLS = (
             Parameter("table", "string", _TABLE_HELP.format(verb="read")),
             _neighbours("before"),
             _neighbours("after"),
-            _offset("characters of the chunk to pass over: nextOffset of the answer before"),
+            _offset("characters of the chunk or document to pass over: nextOffset of the answer before"),
+            Parameter(
+                "limit",
+                "integer",
+                f"Maximum characters of a document in one answer, 500 to {MOST_CHARACTERS:,}.",
+                low=500,
+                high=MOST_CHARACTERS,
+                default=PART_CHARACTERS,
+            ),
         ),
         Searcher.read,
-        chunk_json,
-        chunk_lines,
+        read_json,
+        read_lines,
     ),
     Tool(
         "lancedb_files",
         "List the documents",
-        "Lists the sources in a table of the user's own documents, each with its number of chunks, and its file type "
-        "and dates where the table has them. Use it to learn what there is to search.",
+        "Lists the user's own documents, each once with its source, its number of chunks, and its dates where the table has "
+        "them, and tells how many there are, in each table too. Use it to learn what there is to search, to count documents, "
+        "or to find the newest.",
         (
             Parameter("fileType", "string", "Only sources of this file type, such as .md."),
+            Parameter(
+                "sort", "string", "name, or -date for the newest first.", choices=("name", "-date"), default="name"
+            ),
             Parameter("table", "string", _TABLE_HELP.format(verb="list")),
-            _limit("sources"),
+            Parameter(
+                "limit",
+                "integer",
+                f"Maximum sources, 1 to {MAX_LIMIT}. Left out: as many as make a short answer.",
+                low=1,
+                high=MAX_LIMIT,
+            ),
             _offset("sources to pass over: nextOffset of the page before"),
         ),
         Searcher.files,
@@ -7282,7 +7610,7 @@ TOOLS = (
                 "hits show them. Lists are counted by element.",
                 required=True,
             ),
-            _FILTER,
+            _SHORT_FILTER,
             Parameter("table", "string", _TABLE_HELP.format(verb="count in")),
             _limit("values"),
             _offset("values to pass over: nextOffset of the page before"),
@@ -7310,7 +7638,7 @@ TOOLS = (
                 keyword="limit",
             ),
             Parameter("table", "string", _TABLE_HELP.format(verb="ask")),
-            _FILTER,
+            _SHORT_FILTER,
         ),
         Searcher.ask,
         answer_json,
@@ -7401,9 +7729,9 @@ def instructions_for(settings: Settings, tables: Sequence[str] = ()) -> str:
         "To find which documents mention something, to count, or to list by a filter, call lancedb_search.",
         "There total counts chunks, not documents: those with any of the query's words or, where query is blank, in the filter.",
         "nextOffset is the next page. To count alone, set limit to 1.",
-        "Before you filter, call lancedb_status with verbose for the columns, lancedb_values for their values, counts and ranges.",
+        "Before you filter, call lancedb_status for the columns, lancedb_values for their values, counts and ranges.",
         "For the newest or the greatest, leave query blank and set sort, such as -date.",
-        "To read on around a hit, call lancedb_read; to see which documents there are, lancedb_files.",
+        "To read on around a hit, or a whole document, call lancedb_read; to see which documents there are, lancedb_files.",
         "Call lancedb_ask where the user wants the answer of their own chat model." if settings.chat_model else "",
         "Call lancedb_index where files have changed." if settings.index_roots else "",
         by_meaning if settings.api_key or settings.base_url else by_words,
@@ -7581,7 +7909,9 @@ def read_document(searcher: Searcher, parameters: types.ReadResourceRequestParam
 
     table, *names = parse_document_address(parameters.uri)
     file, hits = searcher.document(table, *names)
-    text = types.TextResourceContents(uri=parameters.uri, mime_type=_mime_type(file), text=document_text(table, hits))
+    text = types.TextResourceContents(
+        uri=parameters.uri, mime_type=_mime_type(file), text=document_text(table, file.source, hits)
+    )
     return types.ReadResourceResult(contents=[text])
 
 

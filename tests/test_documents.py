@@ -88,7 +88,7 @@ def test_the_architecture_page_names_only_what_is_there() -> None:
     words = re.findall(r"`([A-Za-z_.]+)(?:\(.*?\))?`", PAGES["docs/architecture.md"])
     named = {part for word in words if re.search(r"_|[a-z][A-Z]|^[A-Z]", word) for part in word.split(".")}
     given = "py lancelot_index lancelot_reading lancelot_setup test_style USER_FILES PROJECT_FILES RULES SPECIFIED"
-    given += " mcpServers searchType sortBy sort_by"
+    given += " mcpServers searchType orderBy order_by"
     known = (
         defined
         | {*given.split()}

@@ -230,13 +230,17 @@ def test_neighbours_of_the_best_chunk_come_before_hits_that_are_far_from_it() ->
     assert left_out_of(block) == 0
 
 
-def test_a_section_tells_source_id_and_places_as_far_as_there_is_room_and_no_name_twice() -> None:
+def test_a_section_tells_source_id_and_places_and_no_name_twice() -> None:
     hit = make_hit(1, "zebra", title="report", source="/docs/report.pdf", metadata={"place": "page 3"})
     after = make_hit(2, "lion", title="report", source="/docs/report.pdf", metadata={"place": "page 4"}, row=1)
     block = context_block(make_page([hit, after]), budget=8000)
     assert "\n## 1. /docs/report.pdf · id id-1 · page 3 to page 4\n```text\nzebra\nlion\n```\n" in block
     block = context_block(make_page([dataclasses.replace(hit, source=f"{'/folder' * 9}/report.pdf")]), budget=600)
-    assert re.search(r"^## 1\. …[^·\n]*/report\.pdf$", block, re.MULTILINE)
+    assert re.search(r"^## 1\. …[^·\n]*/report\.pdf · id id-1 · page 3$", block, re.MULTILINE)
+    of_hash = dataclasses.replace(
+        hit, id="ea1ef183-df90-5cf4-ad36-e218fbbdf486", metadata={"meta": {"page_label": "iv"}}
+    )
+    assert "## 1. /docs/report.pdf · id ea1ef183-df90 · page iv\n" in context_block(make_page([of_hash]), budget=1000)
 
 
 @modest
@@ -460,8 +464,17 @@ def test_the_metadata_of_a_hit_is_its_own_and_what_all_share_told_once(rows: lis
         assert len({json.dumps(own[name]) for own in shown}) > 1, "all share it"
 
 
-TECHNICAL = ("contentHash", "file_hash", "md5", "sha256", "Checksum", "token_count_estimate", "wordCount", "numTokens")
-LIKE_THEM = ("hashtags", "password", "words", "tokens", "count", "published", "chunk_index", "place", "size", "shape")
+TECHNICAL = (
+    "contentHash",
+    "file_hash",
+    "md5",
+    "sha256",
+    "Checksum",
+    "token_count_estimate",
+    "wordCount",
+    "chunk_index",
+)
+LIKE_THEM = ("hashtags", "password", "words", "tokens", "count", "published", "place", "size", "shape")
 
 
 def test_what_is_technical_is_left_out_unless_the_page_is_filtered_or_ordered_by_it() -> None:
@@ -480,7 +493,31 @@ def test_what_is_technical_is_left_out_unless_the_page_is_filtered_or_ordered_by
 def test_what_repeats_title_or_source_is_left_out() -> None:
     metadata = {"url": "file://Title 1", "name": "Title 1", "path": "docs/1.md", "file": "1.md"}
     (hit,) = json.loads(search_json(make_page([make_hit(1, "zebra", metadata=metadata)])))["hits"]
-    assert hit["metadata"] == {"file": "1.md"}
+    assert hit["metadata"] == {}
+
+
+def test_what_the_first_hit_of_a_document_tells_is_not_told_again_unless_it_was_asked_for() -> None:
+    metadata = [
+        {"author": "A", "meta": {"year": 1, "page": n}, "docSource": "a text file uploaded by the user."}
+        for n in (1, 2)
+    ]
+    metadata.append(
+        {"author": "B", "at": "2026-12-03T12:05:14.337275+00:00", "file_type": ".md", "docAuthor": "Unknown"}
+    )
+    sources = ("docs/a.md", "docs/a.md", "docs/b.md")
+    found = [
+        make_hit(n, "zebra", source=source, metadata=row)
+        for n, (source, row) in enumerate(zip(sources, metadata, strict=True))
+    ]
+    page = make_page(found)
+    assert [hit["metadata"] for hit in json.loads(search_json(page))["hits"]] == [
+        {"author": "A", "meta": {"year": 1, "page": 1}},
+        {"meta": {"page": 2}},
+        {"author": "B", "at": "2026-12-03T12:05:14"},
+    ]
+    request = dataclasses.replace(page.request, conditions={"meta.year": 1})
+    hits = json.loads(search_json(dataclasses.replace(page, request=request)))["hits"]
+    assert hits[1]["metadata"] == {"meta": {"year": 1, "page": 2}}
 
 
 def test_the_first_snippets_are_long_and_those_after_them_short() -> None:

@@ -130,7 +130,10 @@ def test_a_filter_alone_also_gives_rows_without_text_and_says_where_none_meets_i
         return json.loads(lancelot.search_json(searcher.search(request)))
 
     assert (answer("a")["total"], [hit["id"] for hit in answer("a")["hits"]]) == (2, ["row:0", "row:2"])
-    assert (answer("c")["total"], answer("c")["hint"]) == (0, "No row meets the filter.")
+    assert (answer("c")["total"], answer("c")["hint"]) == (
+        0,
+        'No row has {"metadata.kind":"c"}: lancedb_values counts the values that a column has.',
+    )
 
 
 @pytest.mark.parametrize(("search_type", "said"), [("text", "1500"), ("fts", "1500"), ("vector", "1000")])
@@ -233,7 +236,7 @@ def test_an_id_that_is_gone_or_shared_is_told(
     assert shared.notes == ("2 rows share this id; this is the first of them. The others are read as row:5.",)
     assert searcher.read("row:5").chunk.text == "chunk 1 again"
     for gone in ("nosuch", "row:99", "'; --", "row:x"):
-        with pytest.raises(lancelot.LancelotError, match="There is no chunk"):
+        with pytest.raises(lancelot.LancelotError, match="There is no chunk or document"):
             searcher.read(gone)
     with pytest.raises(lancelot.LancelotError, match=r"The id is blank\. Give "):
         searcher.read("")
@@ -273,7 +276,7 @@ def test_the_start_of_an_id_is_enough_where_no_other_begins_so(
         searcher.read("af2f")
     # The start of what is no hash may be the id of a chunk that is gone.
     for start in ("123", "abcde", "abcd", "9999", "9999-", "af", "af2%", "AF2FC"):
-        with pytest.raises(lancelot.LancelotError, match="There is no chunk"):
+        with pytest.raises(lancelot.LancelotError, match="There is no chunk or document"):
             searcher.read(start)
 
 
@@ -286,6 +289,70 @@ def test_every_hit_of_every_folder_can_be_read(
             for query in table["queries"]:
                 for hit in searcher.search(lancelot.SearchRequest(query["query"], 3, "text", table=table["name"])).hits:
                     assert searcher.read(str(hit.id), table=table["name"]).chunk.text == hit.text
+
+
+@pytest.fixture
+def documents(make_table: Callable[..., Path]) -> Path:
+    """Two tables with documents of overlapping chunks, with pages."""
+    texts = [f"line {number}, which is one of many\n" * 9 for number in range(40)]
+    chunks = [text + after[:30] for text, after in zip(texts, [*texts[1:], ""], strict=True)]
+    columns = {"text": chunks, "source": ["/docs/long.md"] * 40, "page": range(1, 41)}
+    folder = make_table(columns, name="one")
+    sources = ["C:\\notes\\Short Note.txt", "https://example.org/docs/page/", "/other/long.md"]
+    make_table({"text": ["short", "page", "another"], "source": sources}, name="two")
+    return folder
+
+
+def test_a_document_is_read_in_parts_that_give_back_its_text(
+    documents: Path, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=documents)
+    text, offset, places = "", 0, []
+    while offset is not None:
+        part = json.loads(lancelot.read_json(searcher.read("/docs/long.md", offset=offset, limit=1000)))
+        assert len(part["text"]) <= 1000
+        text, offset = text + part["text"], part.get("nextOffset")
+        places.append(part["place"])
+    assert text == "".join(f"line {number}, which is one of many\n" * 9 for number in range(40)).rstrip("\n")
+    assert (places[0], places[-1], part["chunks"]) == ("page 1 to page 4", "page 37 to page 40", 40)
+    past = json.loads(lancelot.read_json(searcher.read("/docs/long.md", offset=10**7)))
+    assert past["hint"].startswith("The document ends before")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("C:\\notes\\Short Note.txt", "short"),
+        ("short note.txt", "short"),
+        ("notes/short note", None),
+        ("Short Note", "short"),
+        ("https://example.org/docs/page", "page"),
+        ("page/", "page"),
+        ("other/long.md", "another"),
+        ("ong.md", None),
+    ],
+)
+def test_a_document_is_read_by_its_source_or_the_end_of_its_path(
+    documents: Path, make_searcher: Callable[..., lancelot.Searcher], name: str, text: str | None
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=documents)
+    if text is None:
+        with pytest.raises(lancelot.LancelotError, match="no chunk or document"):
+            searcher.read(name)
+    else:
+        assert searcher.read(name).text == text
+        assert text in lancelot.read_lines(searcher.read(name))
+
+
+def test_a_name_of_several_documents_is_answered_with_their_sources(
+    documents: Path, make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=documents)
+    with pytest.raises(
+        lancelot.LancelotError, match=r"called long.md: /docs/long.md in one, /other/long.md in two\. Give"
+    ):
+        searcher.read("long.md")
+    assert searcher.read("long.md", table="two").text == "another"
 
 
 def test_sources_are_listed_with_their_chunks_and_types(

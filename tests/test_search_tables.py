@@ -206,3 +206,109 @@ def test_the_newest_of_all_tables_comes_first(tmp_path: Path, make_searcher: Mak
     database.create_table("c", pa.table({"text": ["other"], "year": ["2004"]}))
     with pytest.raises(LancelotError, match="different types in year"):
         page_of(searcher, "", sort={"year": True})
+
+
+@pytest.fixture
+def dated(make_table: Callable[..., Path]) -> Path:
+    """Two tables of documents with dates as text, one of them with a source column that is empty for some rows."""
+    folder = make_table(
+        {
+            "text": [f"words {number}" for number in range(9)],
+            "chunkSource": ["/a.md"] * 4 + [""] * 3 + ["/c.md"] * 2,
+            "url": ["other"] * 4 + ["file:///b.md"] * 3 + [None] * 2,
+            "published": ["8/2/2026"] * 4 + ["8/10/2026"] * 5,
+        },
+        name="one",
+    )
+    make_table({"text": ["words", "more"], "source": ["/d.md", "/d.md"], "published": ["7/1/2026"] * 2}, name="two")
+    return folder
+
+
+def test_documents_are_listed_with_the_sums_of_each_table_the_newest_first_if_asked(
+    dated: Path, make_searcher: Make
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=dated)
+    answer = json.loads(lancelot.files_json(searcher.files(limit=None, offset=0, sort="-date")))
+    assert [file["source"] for file in answer["files"]] == ["/c.md", "file:///b.md", "/a.md", "/d.md"]
+    assert answer["tables"] == {"one": {"documents": 3, "chunks": 9}, "two": {"documents": 1, "chunks": 2}}
+    assert (answer["total"], answer["chunks"], "nextOffset" in answer) == (4, 11, False)
+
+
+def test_a_list_without_a_limit_is_cut_to_a_short_answer_and_goes_on(
+    make_table: Callable[..., Path], make_searcher: Make
+) -> None:
+    sources = [f"/{number:03} {'x' * 90}.md" for number in range(300)]
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": ["a"] * 300, "source": sources}))
+    listed, offset = [], 0
+    while offset is not None:
+        text = lancelot.files_json(searcher.files(limit=None, offset=offset))
+        assert len(text) < 7_000
+        answer = json.loads(text)
+        listed += [file["source"] for file in answer["files"]]
+        offset = answer.get("nextOffset")
+    assert listed == sources
+
+
+@pytest.mark.parametrize("limit", [1, 2, 20])
+def test_a_sorted_listing_has_each_document_once_and_its_pages_lose_no_chunk(
+    dated: Path, make_searcher: Make, limit: int
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=dated)
+    hits, offset = [], 0
+    while offset is not None:
+        request = lancelot.SearchRequest("", limit, "auto", offset=offset, sort={"published": True})
+        answer = json.loads(lancelot.search_json(searcher.search(request)))
+        assert len(answer["hits"]) <= limit
+        assert answer["total"] == 11
+        hits += answer["hits"]
+        offset = answer.get("nextOffset")
+    assert [(hit["source"], hit.get("chunks", 1)) for hit in hits] == [
+        ("file:///b.md", 3),
+        ("/c.md", 2),
+        ("/a.md", 4),
+        ("/d.md", 2),
+    ]
+    by_text = lancelot.SearchRequest("", 20, "auto", sort={"text": False})
+    assert len(searcher.search(by_text).hits) == 11
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("/a.md", [0, 1, 2, 3]),
+        ("file:///b.md", [4, 5, 6]),
+        (["/c.md", "file:///b.md"], [4, 5, 6, 7, 8]),
+        ({"contains": "B.md"}, [4, 5, 6]),
+        ({"ne": "/a.md"}, [4, 5, 6, 7, 8]),
+        ({"exists": True}, list(range(9))),
+        (None, []),
+    ],
+    ids=str,
+)
+def test_a_filter_on_source_means_what_hits_call_so(
+    dated: Path, make_searcher: Make, condition: Any, rows: list[int]
+) -> None:
+    request = lancelot.SearchRequest("", 20, "auto", table="one", conditions={"source": condition})
+    assert [hit.row for hit in make_searcher(LANCEDB_PATH=dated).search(request).hits] == rows
+
+
+@pytest.mark.parametrize(
+    ("conditions", "told"),
+    [
+        ({"source": "/z.md"}, 'No row has {"source":"/z.md"}:'),
+        ({"source": "/a.md", "published": "8/9/2026"}, 'No row has {"published":"8/9/2026"}:'),
+        ({"source": "/a.md", "published": "8/10/2026"}, "No row meets all of the filter's conditions:"),
+    ],
+    ids=str,
+)
+def test_a_filter_that_no_row_meets_is_named_in_place_of_the_words(
+    dated: Path, make_searcher: Make, conditions: dict[str, Any], told: str
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=dated)
+    for query in ("words", ""):
+        request = lancelot.SearchRequest(query, 20, "text", table="one", conditions=conditions)
+        assert json.loads(lancelot.search_json(searcher.search(request)))["hint"].startswith(told)
+    block = lancelot.context_block(searcher.search_question("words", limit=5, conditions=conditions), budget=2_000)
+    assert told in block
+    met = lancelot.SearchRequest("nowhere", 20, "text", table="one", conditions={"source": "/a.md"})
+    assert "No row that meets the filter holds" in lancelot.search_json(searcher.search(met))

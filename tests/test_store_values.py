@@ -70,6 +70,12 @@ def scope_of(folder: Path, columns: dict[str, Any], *, where: str | None = None)
     return lancelot.Scope(table, lancelot.table_layout(table), where)
 
 
+def sorted_rows(scopes: list[lancelot.Scope], order: dict[str, bool]) -> list[int]:
+    ranking = lancelot.sorted_rows(scopes, order)
+    assert len(ranking.scores) == len(ranking.rows) == ranking.total
+    return list(ranking.rows)
+
+
 def is_there(value: Any) -> bool:
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
@@ -103,8 +109,8 @@ def test_rows_are_sorted_as_python_sorts_them(
     nested = pa.StructArray.from_arrays([stored], ["in ner"])
     scope = scope_of(folder, {"c": stored, "s": nested})
     rows = in_order(stored.to_pylist(), descends=descends)
-    assert lancelot.sorted_rows([scope], {"c": descends}) == rows
-    assert lancelot.sorted_rows([scope], {"s.in ner": descends}) == rows
+    assert sorted_rows([scope], {"c": descends}) == rows
+    assert sorted_rows([scope], {"s.in ner": descends}) == rows
 
 
 def float_or_same(value: Any) -> Any:
@@ -126,16 +132,16 @@ def test_values_in_json_are_sorted_within_their_type(
     texts = pa.array([None if value is None else json.dumps({"k": value}) for value in values], pa.string())
     scope = scope_of(folder, {"js": texts, "ar": texts.cast(pa.json_())})
     rows = in_order(values, descends=descends, key=by_type)
-    assert lancelot.sorted_rows([scope], {"js.k": descends}) == rows
-    assert lancelot.sorted_rows([scope], {"ar.k": descends}) == rows
+    assert sorted_rows([scope], {"js.k": descends}) == rows
+    assert sorted_rows([scope], {"ar.k": descends}) == rows
 
 
 def test_rows_alike_in_one_column_are_sorted_by_the_next_and_then_by_row(folder: Path) -> None:
     scope = scope_of(folder, {"a": [1, 2, 1, None, 2, 1], "b": ["x", "x", "y", "x", "x", "x"]})
-    assert lancelot.sorted_rows([scope], {"a": True, "b": True}) == [1, 4, 2, 0, 5, 3]
-    assert lancelot.sorted_rows([scope], {"b": False, "a": False}) == [0, 5, 1, 4, 3, 2]
-    assert lancelot.sorted_rows([replace(scope, where="a = 1")], {"b": True}) == [2, 0, 5]
-    assert lancelot.sorted_rows([replace(scope, where="false")], {"b": True}) == []
+    assert sorted_rows([scope], {"a": True, "b": True}) == [1, 4, 2, 0, 5, 3]
+    assert sorted_rows([scope], {"b": False, "a": False}) == [0, 5, 1, 4, 3, 2]
+    assert sorted_rows([replace(scope, where="a = 1")], {"b": True}) == [2, 0, 5]
+    assert sorted_rows([replace(scope, where="false")], {"b": True}) == []
 
 
 DATES = ["8/25/2026, 1:02:03 AM", "12/1/2025, 9:00:00 PM", "", "8/9/2026, 1:02:03 AM", None]
@@ -145,15 +151,15 @@ def test_text_that_is_dates_is_sorted_as_dates_also_in_json(folder: Path) -> Non
     js = [json.dumps({"date": date}) for date in DATES]
     scope = scope_of(folder, {"published": DATES, "js": js})
     for name in ("published", "js.date"):
-        assert lancelot.sorted_rows([scope], {name: True}) == [0, 3, 1, 2, 4]
-        assert lancelot.sorted_rows([scope], {name: False}) == [1, 3, 0, 2, 4]
+        assert sorted_rows([scope], {name: True}) == [0, 3, 1, 2, 4]
+        assert sorted_rows([scope], {name: False}) == [1, 3, 0, 2, 4]
 
 
 def test_long_texts_are_sorted_by_their_beginnings(folder: Path) -> None:
     texts = ["b" * 10**6, "a" * 10**6 + "b", "a" * 10**6 + "a"]
     js = [json.dumps({"k": text}) for text in texts]
     scope = scope_of(folder, {"c": texts, "js": js})
-    assert [lancelot.sorted_rows([scope], {name: False}) for name in ("c", "js.k")] == [[1, 2, 0]] * 2
+    assert [sorted_rows([scope], {name: False}) for name in ("c", "js.k")] == [[1, 2, 0]] * 2
 
 
 @pytest.mark.parametrize(
@@ -174,13 +180,13 @@ def test_long_texts_are_sorted_by_their_beginnings(folder: Path) -> None:
 def test_a_column_that_cannot_be_sorted_by_is_a_sentence(folder: Path, name: str, told: str) -> None:
     columns = {"tags": [["a"]], "blob": [b"x"], "s": [{"n": 1}], "ar": pa.array(["{}"], pa.json_())}
     with pytest.raises(lancelot.LancelotError, match=told):
-        lancelot.sorted_rows([scope_of(folder, columns)], {name: True})
+        sorted_rows([scope_of(folder, columns)], {name: True})
 
 
 def test_a_column_is_named_as_hits_name_it_if_no_other_has_the_name(folder: Path) -> None:
     meta = [json.dumps({"source": source, "title": source.upper()}) for source in ("b", "a", "c")]
     scope = scope_of(folder, {"chunk_id": [7, 8, 9], "body": ["z z", "y y", "x x"], "metadata": meta})
-    orders = {name: lancelot.sorted_rows([scope], {name: False}) for name in ("source", "title", "id", "text")}
+    orders = {name: sorted_rows([scope], {name: False}) for name in ("source", "title", "id", "text")}
     assert orders == {"source": [1, 0, 2], "title": [1, 0, 2], "id": [0, 1, 2], "text": [2, 1, 0]}
 
 
@@ -393,7 +399,7 @@ def test_a_key_that_no_row_has_is_answered_with_the_keys_there_are(folder: Path)
     assert (page.total, page.notes) == (0, ("The keys of metadata are author, year.",))
     assert "No row holds a value here." in lancelot.values_lines(page)
     empty = values_of(folder, {"metadata": pa.array([], pa.string())}, "metadata.autor")
-    assert json.loads(lancelot.values_json(empty))["hint"] == "There is no row to count."
+    assert json.loads(lancelot.values_json(empty))["hint"].startswith("There is no row to count")
 
 
 @pytest.mark.parametrize(

@@ -177,14 +177,16 @@ SPECIFIED = {
     "lancedb_read": {
         "id": ("string", None, None, None),
         "table": ("string", None, None, None),
+        "limit": ("integer", 500, 60_000, 8000),
         "before": ("integer", 0, 20, 0),
         "after": ("integer", 0, 20, 0),
         "offset": ("integer", 0, 10_000_000, 0),
     },
     "lancedb_files": {
         "fileType": ("string", None, None, None),
+        "sort": ("string", None, None, "name"),
         "table": ("string", None, None, None),
-        "limit": ("integer", 1, 200, 20),
+        "limit": ("integer", 1, 200, None),
         "offset": ("integer", 0, 10_000_000, 0),
     },
     "lancedb_values": {

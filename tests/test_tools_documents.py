@@ -216,7 +216,7 @@ def test_overlapping_chunks_give_back_the_text_that_was_cut(count: int, room: in
     whole = " ".join(f"word{number}" for number in range(count))
     chunks = [whole[at : at + room] for at in range(0, max(1, len(whole) - overlap), room - overlap)]
     hits = [lancelot.Hit(number, 0.0, "", "", chunk, {}) for number, chunk in enumerate(chunks)]
-    assert lancelot.document_text("documents", hits) == whole
+    assert lancelot.document_text("documents", "a", hits) == whole
 
 
 @pytest.mark.parametrize("lengths", [[150_000], [30_000] * 5, [60_000, 200_000], [100] * 3000])
