@@ -7302,14 +7302,12 @@ class Parameter:
         return clean_surrogates(value)
 
 
-def _limit(noun: str) -> Parameter:
-    help_text = f"Maximum {noun}, 1 to {MAX_LIMIT}."
+def _limit(noun: str, advice: str = "") -> Parameter:
+    help_text = f"Maximum {noun}, 1 to {MAX_LIMIT}.{advice}"
     return Parameter("limit", "integer", help_text, low=1, high=MAX_LIMIT, default="LANCEDB_DEFAULT_LIMIT")
 
 
-_TABLE_HELP = (
-    "Table to {verb}, or several, separated by commas. Left out: LANCEDB_TABLE, or else all tables of the folder."
-)
+_TABLE_HELP = "Table to {verb}, or several separated by commas. Left out: LANCEDB_TABLE, or else all tables."
 
 MAX_OFFSET = 10_000_000
 MAX_PASSAGES = 20
@@ -7328,8 +7326,9 @@ _FILTER = Parameter(
     "filter",
     "string",
     'Conditions by column as a JSON object, such as {"year": {"gte": 1850, "lte": 1900}, "title": {"contains": '
-    '"letter"}, "lang": ["sv", "fi"]}. Operators: eq, ne, gt, gte, lt, lte, in, contains, exists; a bare value means '
-    'eq, a list in, null exists: false; contains ignores case in text and asks a list for a value. Several columns are joined by and; {"$or": [{...}, {...}]} gives alternatives. '
+    '"letter"}, "lang": ["sv", "fi"]}. Operators: eq, ne, gt, gte, lt, lte, in, contains (part of a text in any case, or an '
+    "element of a list), exists; a value alone means eq, a list in, null exists: false. All columns must be met; "
+    '{"$or": [{...}, {...}]} gives alternatives. '
     "Nested values by path, such as metadata.source; title and source as hits show them. lancedb_status names the columns.",
     reads=parse_filter,
     characters=MAX_FILTER,
@@ -7469,16 +7468,15 @@ TOOLS = (
                 required=True,
                 characters=0,
             ),
-            _limit("hits"),
+            _limit("hits", " A few are enough to see which documents mention something."),
             Parameter(
                 "searchType",
                 "string",
                 "hybrid joins meaning and words and is the best where embeddings are available; fts ranks by BM25: "
-                "whole words, stemmed, where the table has an index, parts of words too where it has none; text matches "
-                "words as case-insensitive substrings, so it finds names, codes and parts of words, and by a stem every "
-                "form; vector compares meaning alone; auto uses vector when embeddings are available and text "
-                "otherwise. With vector and hybrid, +term adds and -term subtracts a meaning, as in: "
-                'pricing +recent -draft, or -"first draft".',
+                "whole words, stemmed, where the table has an index, parts of words too where it has none; text finds "
+                "words as case-insensitive substrings, so names, codes and every form of a stem; vector compares meaning "
+                "alone; auto is vector where embeddings are available, else text. With vector and hybrid, +term adds and "
+                '-term subtracts a meaning, as in: pricing +recent -draft, or -"first draft".',
                 choices=SEARCH_TYPES,
                 default="LANCELOT_SEARCH_TYPE",
             ),
@@ -7488,18 +7486,18 @@ TOOLS = (
                 "sort",
                 "string",
                 "The column that orders the chunks where query is blank, descending with a dash, such as -date for the "
-                'newest first, or {"date": "desc", "title": "asc"}. Nested values by path. Chunks without a value come last; '
-                "those of one document with the same value are one hit, which counts them as chunks.",
+                'newest first, or {"date": "desc", "title": "asc"}. Chunks without a value come last; those of one document '
+                "with the same value are one hit, which counts them as chunks.",
                 reads=parse_sort,
             ),
             Parameter("table", "string", _TABLE_HELP.format(verb="search")),
             Parameter(
-                "textColumn", "string", "Column holding the text. Leave it out: LANCEDB_TEXT_COLUMN or found by itself."
+                "textColumn", "string", "Column holding the text. Left out: LANCEDB_TEXT_COLUMN, or found by itself."
             ),
             Parameter(
                 "vectorColumn",
                 "string",
-                "Column holding the vectors. Leave it out: LANCEDB_VECTOR_COLUMN or found by itself.",
+                "Column holding the vectors. Left out: LANCEDB_VECTOR_COLUMN, or found by itself.",
             ),
         ),
         lambda searcher, **request: searcher.search(SearchRequest(**request)),
@@ -7518,7 +7516,7 @@ TOOLS = (
             Parameter(
                 "contextBudget",
                 "integer",
-                f"Maximum characters of the whole block, {MIN_BUDGET} to {MAX_BUDGET:,}.",
+                f"Maximum characters of the whole block, {MIN_BUDGET} to {MAX_BUDGET:,}. For one fact 2,000 are enough.",
                 low=MIN_BUDGET,
                 high=MAX_BUDGET,
                 default="LANCEDB_CONTEXT_BUDGET",
