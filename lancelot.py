@@ -3817,11 +3817,16 @@ def vectors_of(answer: Any, texts: int) -> list[tuple[float, ...] | None]:
     return [_vector_of(by_index.get(place)) for place in range(texts)]
 
 
+HEARD_SECONDS = 0.1
+"""How often who waits for a reply hears what there is of it."""
+
+
 class _Call:
     """The time limit of one call and the connection that it uses, which another thread can break off."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, hear: Callable[[bytes], None] | None = None) -> None:
         self.deadline = time.monotonic() + seconds
+        self._hear, self._heard = hear, 0.0
         self._stream: Any = None
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
@@ -3843,8 +3848,11 @@ class _Call:
             body += part
             if _STREAM_END.search(body, start) or len(body) > MAX_REPLY_BYTES:
                 break
-            if time.monotonic() > self.deadline:
+            if (now := time.monotonic()) > self.deadline:
                 raise TimeoutError
+            if self._hear and now > self._heard + HEARD_SECONDS:
+                self._hear(bytes(body))
+                self._heard = now
         return bytes(body)
 
     def break_off(self) -> None:
@@ -3920,12 +3928,14 @@ class _Endpoint:
             client._custom_headers = {}  # noqa: SLF001 - no public way to be rid of them
         return client
 
-    def _call(self, post: Callable[[], T], *, model: str, seconds: float) -> T:
+    def _call(
+        self, post: Callable[[], T], *, model: str, seconds: float, hear: Callable[[bytes], None] | None = None
+    ) -> T:
         """Return what `post` returns, within `seconds`; LancelotError says in a sentence why there is nothing."""
         import httpx2
         import openai
 
-        call = _Call(seconds)
+        call = _Call(seconds, hear)
 
         def run() -> T:
             self._calls.now = call
@@ -4287,6 +4297,14 @@ def reply_of(parts: Iterable[Any]) -> ChatReply:
     return ChatReply(text, next((finish for _, finish in choices if finish), ""))
 
 
+def said_so_far(body: bytes) -> str:
+    """Return what the whole lines of a stream that goes on have said; "" where that is not to be read yet."""
+    lines = (line[5:].decode("utf-8", "replace") for line in body.split(b"\n")[:-1] if line.startswith(b"data:"))
+    with contextlib.suppress(ValueError):
+        return reply_of(part for line in lines if (part := parse_json(line)) is not None).text
+    return ""
+
+
 class ChatModel(_Endpoint):
     """Asks the chat model that LANCELOT_CHAT_MODEL names, one request at a time without memory of those before."""
 
@@ -4328,10 +4346,14 @@ class ChatModel(_Endpoint):
             )
         return self._settings.chat_model
 
-    def reply(self, system: str, user: str) -> ChatReply:
-        """Return what the model says to a system's and a user's message; LancelotError if it says nothing."""
+    def reply(self, system: str, user: str, *, tell: Callable[[str], None] | None = None) -> ChatReply:
+        """Return what the model says to a system's and a user's message; LancelotError if it says nothing.
+
+        `tell` is called with what it has said so far, in another thread.
+        """
         model = self.check()
-        parts = self._call(lambda: self._post(model, system, user), model=model, seconds=self._seconds)
+        hear = (lambda body: tell(said_so_far(body))) if tell else None
+        parts = self._call(lambda: self._post(model, system, user), model=model, seconds=self._seconds, hear=hear)
         try:
             reply = reply_of(parts)
         except ValueError as error:
@@ -5053,6 +5075,19 @@ def is_no_answer(text: str, cited: Sequence[int]) -> bool:
     return not cited and len(text) <= _SHORT_REPLY and bool(_SAYS_NOTHING.search(text.replace("’", "'")))
 
 
+def sure_part(said: str, passages: int) -> str:
+    """Return the whole words of a reply that goes on which will stand in the answer, unless citations are nested.
+
+    There are none before it cites a passage or is long: so far it may come to say that there is no answer.
+    """
+    whole = re.sub(r"\S*\Z", "", said)
+    if "]" not in whole[(bracket := max(map(whole.rfind, "[【［"))) :] and bracket >= 0:
+        whole = re.sub(r"\S*\Z", "", whole[:bracket])
+    text, cited, _ = parse_citations(whole, passages)
+    is_sure = (cited or len(text) > _SHORT_REPLY) and not _MARK.search(text)
+    return text.strip() if is_sure and "`" not in text else ""
+
+
 _FINISH_NOTES = {
     "length": "The model stopped at its own length limit, so the answer may be cut.",
     "content_filter": "The chat server's filter stopped the answer, so it may be cut.",
@@ -5710,10 +5745,17 @@ class Searcher:
     # How a question is answered.
 
     def ask(
-        self, question: str, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
+        self,
+        question: str,
+        *,
+        limit: int,
+        table: str | None = None,
+        conditions: Mapping[str, Any] | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> Answer:
         """What the chat model answers to a question, given the `limit` chunks that fit it best.
 
+        `tell` is called, in another thread, with what is sure of the answer while it comes.
         If nothing fits, the model is not asked. LancelotError if it is not set up or cannot be asked.
         """
         began = time.monotonic()
@@ -5723,7 +5765,7 @@ class Searcher:
         # More than were asked for, since some may repeat others.
         page = self.search_question(question, limit=min(3 * limit, MAX_LIMIT), table=table, conditions=conditions)
         passages = self._passages(page, limit)
-        text, cited, notes = self._reply(question[:MAX_QUERY], passages)
+        text, cited, notes = self._reply(question[:MAX_QUERY], passages, tell)
         answer, seconds = text or NOT_ANSWERED, time.monotonic() - began
         notes = (*page.notes, *notes)
         return Answer(answer, bool(text), passages, cited, model, page.table, page.ran, seconds, notes)
@@ -5744,7 +5786,9 @@ class Searcher:
             passages.append(Passage(number, hit, shorten(hit.text, share), next(iter(places), None)))
         return tuple(passages)
 
-    def _reply(self, question: str, passages: Sequence[Passage]) -> tuple[str, tuple[int, ...], Sequence[str]]:
+    def _reply(
+        self, question: str, passages: Sequence[Passage], tell: Callable[[str], None] | None
+    ) -> tuple[str, tuple[int, ...], Sequence[str]]:
         """The model's answer, or "" if it finds none, the passages that it cites, and notes."""
         if not passages:
             return "", (), ["The search found nothing, so the model was not asked."]
@@ -5752,7 +5796,8 @@ class Searcher:
         notes = ["The model was given the longest passages only in part, so that all of them fit."] * is_cut
         fenced = (fenced_passage(passage.number, passage.hit, passage.text) for passage in passages)
         prompt = "\n".join([*fenced, f"Question: {clean_surrogates(question).strip()}"])
-        reply = self.chat.reply(ANSWER_RULES, prompt)
+        sure = (lambda said: tell(sure_part(said, len(passages)))) if tell else None
+        reply = self.chat.reply(ANSWER_RULES, prompt, tell=sure)
         text, cited, removed = parse_citations(reply.text, len(passages))
         if is_no_answer(text, cited):
             return "", (), notes
@@ -8336,6 +8381,32 @@ def print_answer(session: Session, *, as_json: Callable[[], str], as_lines: Call
         say_lines(as_lines().rstrip("\n"), color=getattr(session.arguments, "color", "auto"))
 
 
+class Streamed:
+    """Shows lines while they come: what was shown stays, and what is new goes on after it."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def show(self, text: str, *, end: str = "") -> None:
+        """Show what is new of a text; if another was shown before, all of it below that."""
+        lines = lay_out(clean_lines(show_styles(text)), shutil.get_terminal_size().columns)
+        if not lines.startswith(self._shown):
+            self._shown = ""
+            say()
+        say_new, self._shown = lines[len(self._shown) :], lines
+        say(say_new, end=end)
+
+
+def ask_aloud(session: Session, searcher: Searcher, arguments: Mapping[str, Any]) -> None:
+    """Show a person at a terminal which model is asked, its answer as it comes, and the sources."""
+    say_lines(f"asking {searcher.chat.check()} at {host_of(session.settings.chat_endpoint)} …", to=sys.stderr)
+    stream = Streamed()
+    answer = searcher.ask(**arguments, tell=stream.show)
+    stream.show(answer.text, end="\n")
+    if rest := answer_lines(replace(answer, text="")).strip("\n"):
+        say_lines(f"\n{rest}", color=session.arguments.color)
+
+
 def command_tool(session: Session) -> int:
     """`search`, `query`, `ask`, `read`, `files`, `values`: what the tool of that name gives, for a person or as its JSON."""
     for problem in session.settings.problems:
@@ -8344,7 +8415,11 @@ def command_tool(session: Session) -> int:
     arguments = tool.parse_arguments(
         {parameter.name: getattr(session.arguments, parameter.name) for parameter in tool.parameters}, session.settings
     )
-    result = tool.run(Searcher(session.settings), **arguments)
+    searcher = Searcher(session.settings)
+    if tool.name == "lancedb_ask" and is_at_terminal() and not session.arguments.json:
+        ask_aloud(session, searcher, arguments)
+        return 0
+    result = tool.run(searcher, **arguments)
     print_answer(
         session,
         as_json=lambda: compact_json({"context": result}) if isinstance(result, str) else tool.text(result),

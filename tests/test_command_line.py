@@ -281,6 +281,45 @@ def test_a_search_fits_a_terminal_and_marks_the_words_in_its_colours(
     assert not coloured or "\x1b[1;31mhästarna\x1b[0m," in session.shown
 
 
+@posix
+def test_ask_names_its_model_and_shows_the_answer_as_it_comes_with_the_sources_it_cites(
+    chat_server: Callable[..., str],
+) -> None:
+    terminal = pytest.importorskip("terminal")
+    reply = (
+        "The horses live on the heath [1]. The passage after it [9] does not say more, and that is all there is [1]."
+    )
+    address = chat_server("--reply", reply, "--pause", "0.05")
+    environ = child_environment(
+        COLUMNS="40", LANCELOT_CHAT_MODEL="talker", LANCELOT_CHAT_BASE_URL=address, TERM="xterm", **NO_KEYCHAIN
+    )
+    session = terminal.Terminal([sys.executable, PROGRAM, "ask", *QUERY.split(), *WORLD, "--top-k", "2"], environ)
+    session.wait_for("heath [1].")
+    assert "asking talker at 127.0.0.1:" in session.shown
+    assert "all there is" not in session.shown
+    assert session.end() == 0
+    session.stop()
+    shown = without_colours(session.shown.replace("\r", ""))
+    assert max(map(lancelot.columns_of, shown.splitlines())) <= 40
+    assert " ".join(shown.split("…\n")[1].split("\n\n")[0].split()) == reply.replace(" [9]", "")
+    assert re.findall(r"^\d\. ", shown, re.MULTILINE) == ["1. "]
+
+
+@pytest.mark.parametrize(
+    ("reply", "cut", "sure"),
+    [
+        ("It is so [1]. And more", 17, "It is so [1]."),
+        ("It is so [1]. And [2", 20, "It is so [1]. And"),
+        ("The documents do not say", 24, ""),
+        ("It is so [1]. NOT_IN_DOCUMENTS so", 33, ""),
+        ("It is so [7]. And", 17, ""),
+        ("a " * 200, 400, ("a " * 200).strip()),
+    ],
+)
+def test_what_is_shown_of_an_answer_that_goes_on_stands_in_it(reply: str, cut: int, sure: str) -> None:
+    assert lancelot.sure_part(reply[:cut], 2) == sure
+
+
 def test_the_names_of_files_do_not_reach_a_terminal_as_they_are(run: Run, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / f"a{HOSTILE}.pdf").write_bytes(b"%PDF-1.4 broken")

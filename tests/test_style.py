@@ -48,7 +48,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (8590, 586),
+    "lancelot.py": (8665, 592),
     "lancelot_index.py": (1665, 110),
     "lancelot_reading.py": (2125, 121),
     "lancelot_setup.py": (1617, 98),

@@ -91,6 +91,7 @@ class Handler(BaseHTTPRequestHandler):
             if self.options.break_off and number == len(pieces) // 2:
                 return
             self.event(model, {"content": piece})
+            time.sleep(self.options.pause)
         if self.options.finish:
             self.event(model, {}, self.options.finish)
         self.write_line('data: {"choices": [], "usage": {"total_tokens": 1}}')
@@ -146,6 +147,7 @@ def main() -> None:
     parser.add_argument("--fail-with", type=int, metavar="STATUS", help="answer every request with this status")
     parser.add_argument("--redirect", metavar="ADDRESS", help="send the client to this address")
     parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="wait before each answer")
+    parser.add_argument("--pause", type=float, default=0.0, metavar="SECONDS", help="wait after each piece of a stream")
     parser.add_argument("--require-key", metavar="KEY", help="401 unless 'Authorization: Bearer KEY'")
     parser.add_argument("--garbage", metavar="TEXT", help="answer with this body, which is no chat reply")
     parser.add_argument("--stream-error", action="store_true", help="send an error in the middle of a stream")
