@@ -1370,6 +1370,7 @@ def changed_paths(folders: Sequence[Path], stop: threading.Event) -> Generator[l
         lancelot.say(told, to=sys.stderr)
         while not stop.wait(AGAIN_SECONDS):
             yield list(map(source_name, folders))
+            stop.wait(REST_SECONDS)
             yield []
 
 
