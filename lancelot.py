@@ -7837,6 +7837,12 @@ class Pace:
         return seconds / done * (total - done) if done and seconds > PACE_SECONDS else 0.0
 
 
+def progress_line(doing: str, done: int, total: int, more: str, left: float) -> str:
+    """What a run is doing, how many are done, how many seconds are left if that is known, and more in words."""
+    words = [f"{doing}: {done:,} of {total:,}", f"about {duration(left)} left" if left else "", more]
+    return ", ".join(filter(None, words))
+
+
 async def follow_run(output: Any, report: Callable[[float, float, str], Awaitable[None]]) -> dict[str, Any]:
     """Report the progress that a run prints line by line; return its last word, {} if it died without one."""
     pending, last, files, pace = b"", dict[str, Any](), 0, Pace()
@@ -7852,8 +7858,7 @@ async def follow_run(output: Any, report: Callable[[float, float, str], Awaitabl
                     done if doing == "files" else files + ("indexes", "vectors").index(doing) + done / (total or 1)
                 )
                 left = pace.seconds_left(doing, done, total)
-                message = f"{doing}: {done:,} of {total:,}" + (f", about {duration(left)} left" if left else "")
-                await report(overall, files + 2.0, message)
+                await report(overall, files + 2.0, progress_line(doing, done, total, last["more"], left))
     return {} if "doing" in last else last
 
 

@@ -33,6 +33,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -50,7 +51,7 @@ from lancelot_reading import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -778,6 +779,7 @@ BATCH_CHUNKS = 1000
 BATCH_FILES = 200
 """Chunks and files that one commit takes in; a file is never divided, however many chunks it has."""
 MAX_FAILED_SHOWN = 200
+MAX_KINDS_SHOWN = 20
 MAX_CHANGES_SHOWN = 20
 
 
@@ -909,27 +911,30 @@ def hash_file(path: Path) -> str:
     return ""
 
 
+Report = Callable[[str, int, int, str], None]
+
+
 @dataclass
 class IndexRun:
     """One run over folders and files, which can be stopped between two commits, and what it did.
 
-    `report` gets what is being done ("files", "indexes", "vectors"), how many are done, and of how many. `roots` are the
-    folders and files, `new`, `updated` and `removed` sources, `chunks` those of the roots in the table, `model` the one of its
-    vectors; `left_out` names the kind of each file that there is no reader for, and `partial` says that not all could be
-    looked at.
+    `report` gets what is being done ("files", "indexes", "vectors"), how many are done, of how many, and more in words.
+    `roots` are the folders and files, `new`, `updated` and `removed` sources, `kinds` count by suffix the roots' `files` and
+    `chunks` in the table and what `failed`, `model` is the one of its vectors; `left_out` names the kind of each file that
+    there is no reader for, and `partial` says that not all could be looked at.
     """
 
     request: IndexRequest
     embedder: BulkEmbedder
     extractor: Extractor
-    report: Callable[[str, int, int], None] = lambda *_: None
+    report: Report = lambda *_: None
     stop: threading.Event = field(default_factory=threading.Event)
     roots: list[Path] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     unchanged: int = 0
-    chunks: int = 0
+    kinds: dict[str, Counter[str]] = field(default_factory=dict)
     without_vector: int = 0
     model: str | None = None
     ignored: Counter[str] = field(default_factory=Counter)
@@ -943,6 +948,11 @@ class IndexRun:
     _covered: set[str] = field(default_factory=set)
     _known: Known = field(default_factory=dict)
     _touched: list[tuple[str, dt.datetime, int]] = field(default_factory=list)
+
+    @property
+    def chunks(self) -> int:
+        """The chunks of the folders and files in the table."""
+        return sum(kind["chunks"] for kind in self.kinds.values())
 
     @property
     def name(self) -> str:
@@ -1110,7 +1120,7 @@ class IndexRun:
         if not self.stop.is_set():
             if self._touched:
                 table.update(("id", "modified_at", SIZE_COLUMN), self._touched)
-            self.report("indexes", 0, 1)
+            self.report("indexes", 0, 1, "")
             table.make_indexes(self.request.language)
             if table.length:
                 self._fill_in_vectors(table)
@@ -1132,16 +1142,24 @@ class IndexRun:
         if (gone := self._gone(self._known, kept)) and table:
             table.remove(source for row in gone.values() for source in row["parts"])
         self.removed = sorted(gone)
-        self.chunks = sum(chunks.values()) - count_chunks(gone)
+        kinds: dict[str, Counter[str]] = {}
+        rows = [(source, {"files": 1, "chunks": count}) for source, count in chunks.items() if source not in gone]
+        for source, counts in [*rows, *((source, {"failed": 1}) for source in self.failed)]:
+            kinds.setdefault(Path(source).suffix.lower() or "without a suffix", Counter()).update(counts)
+        self.kinds = dict(sorted(kinds.items(), key=lambda kind: (-kind[1]["files"], kind[0])))
 
     def _batches(self, files: Sequence[FoundFile], kept: set[str]) -> Iterator[list[tuple[FoundFile, Extraction]]]:
         """Read what is new or changed, as much at a time as one commit takes in; add to `kept` what is not to be removed."""
         batch: list[tuple[FoundFile, Extraction]] = []
+        started, size, read, chunks = time.monotonic(), sum(file.size for file in files) / 1e6, 0.0, 0
         for position, file in enumerate(files):
             if self.stop.is_set():
                 break
-            self.report("files", position, len(files))
+            pace = chunks / max(time.monotonic() - started, 1)
+            done = f"{read:,.1f} of {size:,.1f} MB, {pace:,.0f} chunks/s, at {one_line(file.path.name)}"
+            self.report("files", position, len(files), done)
             extraction = Extraction() if self._is_unchanged(file) else self.extractor.extract(file.path)
+            read, chunks = read + file.size / 1e6, chunks + extraction.count
             for document in extraction.documents:
                 source = source_name(file.path / document.name)
                 if document.ignored:
@@ -1154,7 +1172,7 @@ class IndexRun:
             kept.add(file.source)
             if extraction.hash:
                 batch.append((file, extraction))
-            if sum(read.count for _, read in batch) >= BATCH_CHUNKS or len(batch) >= BATCH_FILES:
+            if sum(one.count for _, one in batch) >= BATCH_CHUNKS or len(batch) >= BATCH_FILES:
                 yield batch
                 batch = []
         if batch:
@@ -1181,7 +1199,7 @@ class IndexRun:
         done = 0
 
         def report(more: int) -> None:
-            self.report("vectors", done + more, len(missing))
+            self.report("vectors", done + more, len(missing), "")
 
         for done in range(0, len(missing), BATCH_CHUNKS):
             if not self.embedder.works or self.stop.is_set():
@@ -1229,7 +1247,8 @@ def index_object(run: IndexRun) -> dict[str, Any]:
         "dryRun": run.request.dry_run,
         "stopped": run.stop.is_set(),
     }
-    others = {"embeddingModel": run.model, "ignored": run.ignored, "failed": failed, "notes": run.notes}
+    kinds = dict(itertools.islice(run.kinds.items(), MAX_KINDS_SHOWN))
+    others = {"kinds": kinds, "embeddingModel": run.model, "ignored": run.ignored, "failed": failed, "notes": run.notes}
     changes = {"new": run.new, "updated": run.updated, "removed": run.removed} if run.request.dry_run else {}
     return answer | changes | {name: value for name, value in others.items() if value}
 
@@ -1252,6 +1271,12 @@ def left_out(run: IndexRun) -> dict[str, str]:
     }
 
 
+def kind_line(name: str, counts: Mapping[str, int]) -> str:
+    """How many files, chunks and failures there are of a kind."""
+    failed = f", {counts['failed']:,} not read" if counts["failed"] else ""
+    return f"{counts['files']:,} {name} ({plural(counts['chunks'], 'chunk')}{failed})"
+
+
 def index_lines(run: IndexRun, *, verbose: bool = False) -> str:
     """What a run did, for a person: one line, then why files were left out, and each that could not be read."""
     request = run.request
@@ -1264,6 +1289,9 @@ def index_lines(run: IndexRun, *, verbose: bool = False) -> str:
     lines = [f"{did} {run.name} into the table {request.table} of {request.database}: {files}, {chunks}"]
     if verbose or request.dry_run:
         lines += change_lines(run, limit=None if verbose else MAX_CHANGES_SHOWN)
+    if len(run.kinds) > 1:
+        kinds = (kind_line(name, counts) for name, counts in run.kinds.items())
+        lines.append(f"kinds: {listed(kinds, limit=MAX_KINDS_SHOWN)}")
     if run.model:
         lines.append(f"vectors by {run.model}")
     if 0 < run.without_vector < run.chunks:
@@ -1411,6 +1439,8 @@ def watch(
 # another program in lines of JSON, and stops between two commits when it is asked to.
 
 
+PIPE_SECONDS = 10
+"""How often a log is told what is being done."""
 LONG_SECONDS = 10
 """Embedding that takes longer is announced."""
 
@@ -1465,7 +1495,7 @@ def _confirm_removal(message: str) -> bool:
 def _index(
     session: Session,
     stop: threading.Event,
-    report: Callable[[str, int, int], None],
+    report: Report,
     request: IndexRequest | None = None,
 ) -> IndexRun:
     """Make a run of the options, which asks a person where that is needed, or of another request, which asks nothing."""
@@ -1482,11 +1512,11 @@ def _index_for_program(session: Session) -> int:
     """Print lines of JSON: progress four times a second, at the end what was done, or the reason why nothing was."""
     due = 0.0
 
-    def report(doing: str, done: int, total: int) -> None:
+    def report(doing: str, done: int, total: int, more: str) -> None:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + 0.25
-            lancelot.say_json(compact_json({"doing": doing, "done": done, "total": total}))
+            lancelot.say_json(compact_json({"doing": doing, "done": done, "total": total, "more": more}))
             sys.stdout.flush()
 
     try:
@@ -1512,10 +1542,11 @@ def _index_for_person(session: Session, stop: threading.Event) -> IndexRun:
     import tqdm
 
     at_terminal, pace, is_told = sys.stderr is not None and sys.stderr.isatty(), lancelot.Pace(), False
+    due = time.monotonic() + PIPE_SECONDS
     with tqdm.tqdm(file=sys.stderr, leave=False, disable=not at_terminal) as bar:
 
-        def report(doing: str, done: int, total: int) -> None:
-            nonlocal is_told
+        def report(doing: str, done: int, total: int, more: str) -> None:
+            nonlocal is_told, due
             left = pace.seconds_left(doing, done, total)
             if doing == "vectors" and left > LONG_SECONDS and not is_told:
                 is_told = True
@@ -1529,7 +1560,11 @@ def _index_for_person(session: Session, stop: threading.Event) -> IndexRun:
                 if bar.desc != f"{doing}: ":
                     bar.set_description(doing, refresh=False)
                     bar.reset(total)
+                bar.set_postfix_str(more, refresh=False)
                 bar.update(done - bar.n)
+            elif time.monotonic() >= due:
+                due = time.monotonic() + PIPE_SECONDS
+                lancelot.say(lancelot.progress_line(doing, done, total, more, left), to=sys.stderr)
 
         run = _index(session, stop, report)
     lines = [index_lines(run, verbose=session.arguments.verbose), *_next_step(session, run)]

@@ -20,6 +20,7 @@ import pytest
 from conftest import DATABASES, NO_KEYCHAIN, PROGRAM, PROJECT, Ended, Run, child_environment
 
 import lancelot
+import lancelot_index
 import lancelot_setup
 
 LIMIT = 60
@@ -742,6 +743,21 @@ def test_started_at_a_terminal_it_says_on_standard_error_what_it_is_and_serves()
     (line,) = out.decode().splitlines()
     assert json.loads(line)["result"]["serverInfo"]["name"] == "lancelot"
     assert session.process.returncode == 0
+
+
+def test_a_log_is_told_every_few_seconds_what_index_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "files").mkdir()
+    for number in range(3):
+        (tmp_path / "files" / f"{number}.txt").write_text(f"text {number}", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", [PROGRAM])  # which starts the process that reads
+    monkeypatch.setattr(lancelot_index, "PIPE_SECONDS", 0)
+    assert lancelot.main(["index", str(tmp_path / "files"), "--path", str(tmp_path / "db"), "--no-embeddings"]) == 0
+    told = [line.rsplit(", ", 2) for line in capsys.readouterr().err.splitlines() if line.startswith("files: ")]
+    assert [(done, place) for done, _, place in told] == [
+        (f"files: {number} of 3, 0.0 of 0.0 MB", f"at {number}.txt") for number in range(3)
+    ]
 
 
 @posix

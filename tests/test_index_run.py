@@ -447,9 +447,42 @@ def test_the_summary_has_the_fields_that_programs_look_for(files: Path, index: I
         "database": str(files.parent / "db"),
         "dryRun": False,
         "stopped": False,
+        "kinds": {
+            ".md": {"files": 1, "chunks": 2},
+            ".py": {"files": 1, "chunks": 1},
+            ".txt": {"files": 1, "chunks": 1},
+        },
         "ignored": {"hidden": 1},
         "notes": ["No API key is set, so there are no embeddings."],
     }
+
+
+def test_the_summary_counts_by_kind_what_the_table_holds_and_what_failed(files: Path, index: Index) -> None:
+    (files / "broken.pdf").write_bytes(b"%PDF-1.4")
+    (files / "LICENSE").write_text("Do as you like.", encoding="utf-8")
+    index(files)
+    (files / "notes" / "plan.txt").unlink()
+    (files / "more.MD").write_text("# More\n\nwords", encoding="utf-8")
+    lines = lancelot_index.index_lines(index(files))
+    kinds = "2 .md (3 chunks), 1 .py (1 chunk), 1 without a suffix (1 chunk), 0 .pdf (0 chunks, 1 not read)"
+    assert f"\nkinds: {kinds}\n" in lines
+
+
+def test_a_run_tells_which_file_it_reads_and_how_much_is_done(files: Path, index: Index) -> None:
+    told: list[tuple[str, int, int, str]] = []
+    (files / "a.txt").write_text("word\n" * 40_000, encoding="utf-8")
+    run = index(files)
+    again = dataclasses.replace(run, report=lambda *what: told.append(what), _listings=[], _known={})
+    again.request = dataclasses.replace(run.request, dry_run=True, force=True)
+    again.run()
+    read = [(*what, *more.rsplit(", ", 2)) for doing, *what, more in told if doing == "files"]
+    assert [(*what, size, place) for *what, size, _, place in read] == [
+        (0, 4, "0.0 of 0.2 MB", "at a.txt"),
+        (1, 4, "0.2 of 0.2 MB", "at guide.md"),
+        (2, 4, "0.2 of 0.2 MB", "at brew.py"),
+        (3, 4, "0.2 of 0.2 MB", "at plan.txt"),
+    ]
+    assert all(pace.endswith(" chunks/s") for *_, pace, _ in read)
 
 
 def test_thousands_of_failures_stay_a_short_answer(files: Path, index: Index) -> None:

@@ -1,6 +1,7 @@
 """A model may have folders indexed that the person allowed, in a process of its own, and no others."""
 
 import json
+import re
 import subprocess
 import threading
 import time
@@ -48,7 +49,8 @@ def call_once(settings: lancelot.Settings, **arguments: Any) -> tuple[str, bool,
 
     told: list[tuple[float, float | None]] = []
 
-    async def note(progress: float, total: float | None, _message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        assert re.match(r"(?:files|indexes|vectors): [\d,]+ of [\d,]+", message or "")
         told.append((progress, total))
 
     async def run() -> tuple[str, bool]:
