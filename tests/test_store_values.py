@@ -449,7 +449,7 @@ def test_a_column_of_some_tables_is_counted_there_and_the_others_are_named(
 
 def test_values_for_a_person(make_searcher: Callable[..., lancelot.Searcher]) -> None:
     searcher = make_searcher(LANCEDB_PATH=DATABASES / "no-vector")
-    lines = lancelot.values_lines(searcher.values("rating", limit=2, offset=1)).splitlines()
+    lines = lancelot.show_styles(lancelot.values_lines(searcher.values("rating", limit=2, offset=1))).splitlines()
     assert lines == [
         "library_records.rating (double): 7 different values in 103 rows of 24 documents; nulls 11; nan 11",
         "range: -inf to inf; quartiles: 0.0, 3.0, 4.5",
