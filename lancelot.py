@@ -6078,7 +6078,6 @@ _TECHNICAL = re.compile(
 _EMPTY: tuple[object, ...] = (None, "", [], {}, "no author found", "No description found.", "Unknown")
 """Values that say nothing; the words are those that AnythingLLM writes for what it does not know."""
 _SAYS_NOTHING_NEW = re.compile(r"(an? )?[\w ]+ uploaded by the user\.")
-_SECOND = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?:(Z)|\+00:00|([+-]\d\d:\d\d))?")
 
 
 def _telling(values: Mapping[str, Any], named: Collection[str], known: Iterable[str]) -> dict[str, Any]:
@@ -6086,8 +6085,7 @@ def _telling(values: Mapping[str, Any], named: Collection[str], known: Iterable[
     shown: dict[str, Any] = {}
     for name, value in values.items():
         if name in named or not _TECHNICAL.fullmatch(_plain_spelling(name)):
-            moment = _SECOND.fullmatch(value) if isinstance(value, str) else None
-            shown[name] = _telling(value, named, known) if isinstance(value, dict) else moment[1] if moment else value
+            shown[name] = _telling(value, named, known) if isinstance(value, dict) else value
             if isinstance(value, str) and _SAYS_NOTHING_NEW.fullmatch(value):
                 del shown[name]
     return _without(shown, *_EMPTY, *known)
@@ -6337,7 +6335,7 @@ def files_json(page: FilePage) -> str:
             "table": file.table,
             "source": shorten(file.source, 500),
             "title": shorten(file.title, 200) if file.title not in file.source else "",
-            "fileType": file.file_type if file.file_type != _suffix(file.source) else "",
+            "fileType": file.file_type,
             "chunkCount": file.chunks,
             "dates": json_safe(file.dates, text_limit=60),
         }

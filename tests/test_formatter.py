@@ -513,7 +513,7 @@ def test_what_the_first_hit_of_a_document_tells_is_not_told_again_unless_it_was_
     assert [hit["metadata"] for hit in json.loads(search_json(page))["hits"]] == [
         {"author": "A", "meta": {"year": 1, "page": 1}},
         {"meta": {"page": 2}},
-        {"author": "B", "at": "2026-12-03T12:05:14"},
+        {"author": "B", "at": "2026-12-03T12:05:14.337275+00:00"},
     ]
     request = dataclasses.replace(page.request, conditions={"meta.year": 1})
     hits = json.loads(search_json(dataclasses.replace(page, request=request)))["hits"]
