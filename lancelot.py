@@ -2753,6 +2753,11 @@ def build_predicate(
 
 BM25_K1 = 1.2
 BM25_B = 0.75
+NAME_WEIGHT = 1.5
+"""Of the words in a row's name: times their rarity among names and the square of their share of the query's words, so that a
+query that is a name finds it, and a question that shares a word with one is answered by texts."""
+SHORT_WORD = 3
+"""Letters of a word that a name holds only by itself."""
 
 
 def _to_value(scalar: Any) -> Any:
@@ -2842,56 +2847,126 @@ def fetch_rows(scope: Scope, numbers: Sequence[int]) -> list[Row]:
     return [by_number[number] for number in numbers if number in by_number]
 
 
-def _count_batches(scope: Scope, words: Sequence[str]) -> Iterator[tuple[Any, Any, Any]]:
-    """Word counts [rows, words], text lengths and row numbers, a batch at a time."""
+def _name_pattern(word: str) -> str:
+    pieces = filter(None, re.split(r"[-_./\\]+|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])", word))
+    pattern = r"[\W_]?".join(map(re.escape, pieces)) or re.escape(word)
+    return pattern if len(word) > SHORT_WORD or is_spaceless(word) else rf"(?<![^\W_]){pattern}(?![^\W_])"
+
+
+class NamesOfRows:
+    """Tells which words of a query the names of rows hold: their titles, and the last parts of their sources.
+
+    A word may be parted otherwise in a name: `tx900` and `tx-900` are in `TX_900.pdf`. A short one stands alone there, so that no name
+    holds `ist` in `list`. `indexed` are columns that are searched already. `words_found` grows with the batches that are seen.
+    """
+
+    def __init__(self, scope: Scope, words: Sequence[str], *, indexed: Collection[str] = ()) -> None:
+        layout = scope.layout
+        self._scope, self._words = scope, [re.compile(_name_pattern(word)) for word in words]
+        self._any = re.compile("|".join(map(_name_pattern, words)))
+        self.words_found = dict.fromkeys(words, False)
+        columns = [column for column in (*layout.title, *layout.source) if column not in (layout.text, None)]
+        self._columns: dict[str, list[Column]] = defaultdict(list)
+        for column in columns:
+            if column.name not in indexed:
+                self._columns[Column(column.path).sql].append(column)
+        self.expressions = {f"__name_{place}": sql for place, sql in enumerate(self._columns)}
+
+    def in_batch(self, batch: Any) -> Any:
+        """Return for each row and word whether the row's name holds it, from a batch of the `expressions`."""
+        import numpy as np
+
+        found = np.zeros((batch.num_rows, len(self._words)), bool)
+        for name, columns in zip(self.expressions, self._columns.values(), strict=True):
+            column = batch.column(name)
+            encoded = getattr(column, "storage", column).dictionary_encode()
+            values = [*encoded.dictionary.to_pylist(), None]
+            by_value = np.array([self._in_value(columns, value) for value in values], bool)
+            found |= by_value[encoded.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)]
+        for place, word in enumerate(self.words_found):
+            self.words_found[word] |= bool(found[:, place].any())
+        return found
+
+    def _in_value(self, columns: Sequence[Column], value: Any) -> list[bool]:
+        # Most values hold none of the words, which is cheaper to see than to read the JSON in them.
+        is_read = isinstance(value, str) and ("\\u" in value or self._any.search(fold(value)))
+        names = (column.inner_value(value) for column in columns if is_read)
+        text = fold("\n".join(re.split(r"[/\\]", str(name).rstrip("/\\"))[-1] for name in names if name))
+        return [bool(word.search(text)) for word in self._words] if text else [False] * len(self._words)
+
+
+def _rarity(rows: int, with_word: Any) -> Any:
+    """The weight of words by how many of the rows hold them, as BM25 has it."""
+    import numpy as np
+
+    return np.log1p((rows - with_word + 0.5) / (with_word + 0.5))
+
+
+def _name_weights(rows: int, in_name: Any) -> Any:
+    """What the words in their names add to the relevance of rows, of which there are so many in all."""
+    return NAME_WEIGHT * (in_name @ _rarity(rows, in_name.sum(axis=0))) * in_name.mean(axis=1) ** 2
+
+
+def _count_batches(scope: Scope, words: Sequence[str], names: NamesOfRows) -> Iterator[tuple[Any, Any, Any, Any]]:
+    """Word counts [rows, words], words in names [rows, words], text lengths and row numbers, a batch at a time."""
     import numpy as np
 
     if not scope.text.keys:
-        expressions = {f"__count_{number}": _count_of(word, scope.text) for number, word in enumerate(words)}
-        expressions["__length"] = f"character_length({scope.text.sql})"
-        for batch in scope.batches(expressions):
-            *columns, lengths = (batch.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in expressions)
-            yield np.stack(columns, axis=1), lengths.astype(np.float64), batch.column("_rowid").to_numpy()
+        counts = {f"__count_{number}": _count_of(word, scope.text) for number, word in enumerate(words)}
+        # A name alone is no reason to show a row whose text is blank.
+        sql = f"CASE WHEN regexp_like({scope.text.sql}, '\\S') THEN {scope.text.sql} ELSE '' END"
+        counts["__length"] = f"character_length({sql})"
+        for batch in scope.batches(counts | names.expressions):
+            *columns, lengths = (batch.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in counts)
+            numbers = batch.column("_rowid").to_numpy()
+            yield np.stack(columns, axis=1), names.in_batch(batch), lengths.astype(np.float64), numbers
         return
     # The engine cannot look into JSON.
     patterns = [(re.compile(fold_pattern(word)), hyphen_of(word)) for word in words]
-    for batch in scope.batches({"__value": scope.text.sql}):
+    for batch in scope.batches({"__value": scope.text.sql} | names.expressions):
         values = map(scope.text.inner_value, batch.column(0).to_pylist())
-        texts = [value if isinstance(value, str) else "" for value in values]
-        counts = [len(word.findall(whole_words(text, hyphen=hyphen))) for text in texts for word, hyphen in patterns]
+        texts = [value if _is_text(value) else "" for value in values]
+        found = [len(word.findall(whole_words(text, hyphen=hyphen))) for text in texts for word, hyphen in patterns]
         lengths = np.array([len(text) for text in texts], np.float64)
-        yield np.array(counts, np.int64).reshape(len(texts), len(patterns)), lengths, batch.column("_rowid").to_numpy()
+        matrix = np.array(found, np.int64).reshape(len(texts), len(patterns))
+        yield matrix, names.in_batch(batch), lengths, batch.column("_rowid").to_numpy()
 
 
 def rank_terms(scope: Scope, terms: Terms, *, by_share: bool) -> tuple[Ranking, tuple[str, ...]]:
-    """Rank the rows that hold any of the terms as a case-insensitive substring; also the terms that no text holds.
+    """Rank the rows that hold any of the terms, in their text or name; also the terms that none holds.
 
-    Rows are ordered by share of the terms, whole runs, BM25 and row, or by BM25 and row alone; the score is the first of
-    these. BM25 is that of Robertson and Zaragoza (2009) over substring counts, with lengths in characters and document
-    frequencies of the same scan.
+    Rows are ordered by share of the terms, whole runs, relevance and row, or by relevance and row alone; the score is the
+    first of these. Relevance is the BM25 of Robertson and Zaragoza (2009) over substring counts, with lengths in characters
+    and document frequencies of the same scan, and what names add to it, see NAME_WEIGHT.
     """
     import numpy as np
 
     words, counted = (*terms.counted, *terms.runs), len(terms.counted)
-    kept: list[tuple[Any, Any, Any]] = [(np.zeros((0, len(words)), np.int64), np.zeros(0), np.zeros(0, np.uint64))]
+    names = NamesOfRows(scope, terms.counted)
+    kept: list[tuple[Any, ...]] = [
+        (np.zeros((0, len(words)), np.int64), np.zeros((0, counted), bool), np.zeros(0), np.zeros(0, np.uint64))
+    ]
     rows, characters = 0, 0.0
-    for counts, lengths, numbers in _count_batches(scope, words):
+    for batch in _count_batches(scope, words, names):
+        counts, in_name, lengths, _ = batch
         rows += int((lengths > 0).sum())
         characters += float(lengths.sum())
-        matches = (counts[:, :counted] > 0).any(axis=1)
-        kept.append((counts[matches], lengths[matches], numbers[matches]))
-    counts, lengths, numbers = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+        matches = ((counts[:, :counted] > 0) | in_name).any(axis=1) & (lengths > 0)
+        kept.append(tuple(part[matches] for part in batch))
+    counts, in_name, lengths, numbers = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     is_in = counts > 0
-    shares = is_in[:, :counted].sum(axis=1) / max(1, counted)
+    shares = (is_in[:, :counted] | in_name).sum(axis=1) / max(1, counted)
     frequencies = counts[:, :counted].astype(np.float64)
-    with_term = is_in[:, :counted].sum(axis=0)
-    weight = np.log1p((rows - with_term + 0.5) / (with_term + 0.5))
+    with_term, with_name = is_in[:, :counted].sum(axis=0), in_name.sum(axis=0)
     saturation = BM25_K1 * (1 - BM25_B + BM25_B * lengths / max(characters / max(1, rows), 1.0))
-    relevance = (weight * frequencies * (BM25_K1 + 1) / (frequencies + saturation[:, None])).sum(axis=1)
+    relevance = (_rarity(rows, with_term) * frequencies * (BM25_K1 + 1) / (frequencies + saturation[:, None])).sum(
+        axis=1
+    )
+    relevance += _name_weights(rows, in_name)
     keys = (-relevance, -is_in[:, counted:].sum(axis=1), -shares) if by_share else (-relevance,)
     order = np.lexsort((numbers, *keys))
     scores = shares if by_share else relevance
-    missing = tuple(itertools.compress(terms.counted, (with_term == 0).tolist()))
+    missing = tuple(itertools.compress(terms.counted, (with_term + with_name == 0).tolist()))
     return Ranking(tuple(numbers[order].tolist()), tuple(scores[order].tolist()), len(order)), missing
 
 
@@ -3102,12 +3177,39 @@ def _full_text_search(scope: Scope, query: str, indexes: Sequence[Index]) -> Cal
     return functools.partial(scope.table.search, build.BooleanQuery(clauses), query_type="fts")
 
 
-def rank_full_text(scope: Scope, query: str, indexes: Sequence[Index]) -> Ranking:
-    """Rank rows by the BM25 of the table's full-text indexes, ties by row; the total is exact up to FTS_DEPTH."""
+def _add_names(scope: Scope, ranking: Ranking, names: NamesOfRows) -> Ranking:
+    """A ranking by full text with what names add to it, which bring rows of their own too; up to FTS_DEPTH."""
+    import numpy as np
+
+    if not names.expressions:
+        return ranking
+    batches = [(names.in_batch(batch), batch.column("_rowid").to_numpy()) for batch in scope.batches(names.expressions)]
+    in_name, numbers = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    matches = in_name.any(axis=1)
+    weights = _name_weights(len(numbers), in_name[matches])
+    both = np.concatenate([np.array(ranking.rows, np.uint64), numbers[matches]])
+    rows, places = np.unique(both, return_inverse=True)
+    scores = np.bincount(places, np.concatenate([ranking.scores, weights]), len(rows))
+    order = np.lexsort((rows, -scores))[:FTS_DEPTH]
+    return Ranking(
+        tuple(rows[order].tolist()), tuple(scores[order].tolist()), len(order), ranking.capped or len(rows) > FTS_DEPTH
+    )
+
+
+def rank_full_text(scope: Scope, query: str, indexes: Sequence[Index], names: NamesOfRows) -> Ranking:
+    """Rank rows by the BM25 of the table's full-text indexes and by names, ties by row; the total is exact up to FTS_DEPTH.
+
+    A phrase must be in a text. If no text holds any of the words, the ranking is empty.
+    """
     search = _full_text_search(scope, query, indexes)
-    rank = functools.partial(_rank, search=search, score="_score", depth=FTS_DEPTH)
-    # A match in the text column is a text; only another indexed column can match a row without one.
-    of_text_alone = [index.columns for index in indexes] == [(scope.text.name,)]
+    has_phrase = keeps_positions(indexes) and bool(quoted_phrases(query))
+
+    def rank(scope: Scope) -> Ranking:
+        ranking = _rank(scope, search, "_score", FTS_DEPTH)
+        return ranking if has_phrase or not ranking.rows else _add_names(scope, ranking, names)
+
+    # A match in the text column is a text; only a name or another indexed column can match a row without one.
+    of_text_alone = [index.columns for index in indexes] == [(scope.text.name,)] and not names.expressions
     return rank(scope) if of_text_alone else _rank_with_text(scope, rank)
 
 
@@ -5415,8 +5517,10 @@ class Searcher:
         missing: tuple[str, ...] = ()
         if indexes:
             try:
-                ranking, reason = rank_full_text(scope, query, indexes), "the full-text index found nothing"
-                missing = words_not_indexed(scope, query, indexes) if alone and ranking.rows else ()
+                names = NamesOfRows(scope, terms.counted, indexed=[index.columns[0] for index in indexes])
+                ranking, reason = rank_full_text(scope, query, indexes, names), "the full-text index found nothing"
+                words = words_not_indexed(scope, query, indexes) if alone and ranking.rows else ()
+                missing = tuple(word for word in words if not names.words_found.get(fold(word)))
             except LancelotError as error:
                 if error.kind == "changed":
                     raise
@@ -7505,7 +7609,7 @@ TOOLS = (
             Parameter(
                 "query",
                 "string",
-                "The words or the question to search for, in the text column alone. Blank with a filter: every chunk "
+                "The words or the question to search for, in texts and in names of files and titles. Blank with a filter: every chunk "
                 "that meets it; blank with sort: in that order. total counts the chunks that hold any of the words, or "
                 "meet the filter, not documents.",
                 required=True,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import subprocess
 import sys
@@ -17,7 +18,18 @@ from conftest import DATABASES, FOLDERS, TESTS
 from standins import JSON, serving
 
 import lancelot
-from lancelot import LancelotError, Scope, SearchRequest, SearchType, Store, fold, rank_terms, read_terms
+from lancelot import (
+    LancelotError,
+    Row,
+    Scope,
+    SearchRequest,
+    SearchType,
+    Store,
+    first_value,
+    fold,
+    rank_terms,
+    read_terms,
+)
 
 Make = Callable[..., lancelot.Searcher]
 
@@ -86,8 +98,20 @@ def test_a_score_is_the_share_of_the_words_that_are_found(
     opened = searcher.store.open(table)
     column = searcher.store.layout(opened).text
     assert column
-    texts = [fold(text) for text in opened.to_arrow().column(column.name).to_pylist() if text]
-    found = sorted((sum(word in text for word in words) / len(words) for text in texts), reverse=True)
+    layout = searcher.store.layout(opened)
+    texts = [
+        (
+            fold(row[column.name]),
+            fold(f"{first_value(named, layout.title)}\n{first_value(named, layout.source).rpartition('/')[2]}"),
+        )
+        for row in opened.to_arrow().to_pylist()
+        if (named := Row(0, row)) and row[column.name]
+    ]
+    in_name = {word: re.compile(word if len(word) > 3 else rf"\b{word}\b").search for word in words}
+    found = sorted(
+        (sum(word in text or bool(in_name[word](name)) for word in words) / len(words) for text, name in texts),
+        reverse=True,
+    )
     assert page.total == sum(map(bool, found))
     assert [hit.score for hit in page.hits] == [share for share in found if share][:200]
 
