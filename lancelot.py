@@ -6723,7 +6723,7 @@ def _label(text: str) -> str:
     return _CHAT_TOKENS.sub(r"\g<0> ", one_line(text)).replace("](", "] (").translate(_NO_MARKUP)
 
 
-_WHOLE_ID = 13
+_WHOLE_ID = 8
 _SCATTERED_ID = re.compile(r"[0-9A-Fa-f]{32,}|[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[345].*")
 """Hashes, and the UUIDs that differ from their start on: those that are made of the time do not."""
 
@@ -6872,7 +6872,7 @@ def context_block(page: Page, *, budget: int) -> str:
         counts = [f"{left_out} left out by the budget"] * bool(left_out) + [f"{repeated} repeated"] * bool(repeated)
         return f"\n({', '.join(counts)}.)\n" if counts else ""
 
-    section = functools.partial(_run_section, width=max(40, budget // 50), names_table=page.is_joined)
+    section = functools.partial(_run_section, width=max(24, budget // 70), names_table=page.is_joined)
     different = different_hits(page.hits)
     repeated = len(page.hits) - len(different)
     runs, shown = _fitting_runs(page, budget - len(header) - len(footer(len(different))), section)

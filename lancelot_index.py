@@ -1285,15 +1285,14 @@ def index_lines(run: IndexRun, *, verbose: bool = False) -> str:
         f"{len(run.new):,} new, {len(run.updated):,} updated, {run.unchanged:,} unchanged, {len(run.removed):,} removed"
     )
     files = f"{plural(len(run.new) + len(run.updated) + run.unchanged, 'file')} ({counts})"
-    chunks = f"{plural(run.chunks, 'chunk')} in {run.seconds:.1f} s"
+    model = f", vectors by {run.model}" if run.model else ""
+    chunks = f"{plural(run.chunks, 'chunk')} in {run.seconds:.1f} s{model}"
     lines = [f"{did} {run.name} into the table {request.table} of {request.database}: {files}, {chunks}"]
     if verbose or request.dry_run:
         lines += change_lines(run, limit=None if verbose else MAX_CHANGES_SHOWN)
     if len(run.kinds) > 1:
         kinds = (kind_line(name, counts) for name, counts in run.kinds.items())
         lines.append(f"kinds: {listed(kinds, limit=MAX_KINDS_SHOWN)}")
-    if run.model:
-        lines.append(f"vectors by {run.model}")
     if 0 < run.without_vector < run.chunks:
         lines.append(f"without a vector: {plural(run.without_vector, 'chunk')}")
     if run.ignored:

@@ -349,8 +349,8 @@ def test_query_gives_an_overview(run: Run) -> None:
 
 def test_read_and_files_for_a_person_and_for_programs(run: Run, make_searcher: Callable[..., Any]) -> None:
     found = json.loads(run("search", QUERY, *WORLD, "--limit", "1", "--json").out)["hits"][0]
-    assert f"  id {found['id'][:13]}\n" in run("search", QUERY, *WORLD, "--limit", "1").out
-    assert run("read", found["id"][:13], *WORLD).out == run("read", found["id"], *WORLD).out
+    assert f"  id {found['id'][:8]}\n" in run("search", QUERY, *WORLD, "--limit", "1").out
+    assert run("read", found["id"][:8], *WORLD).out == run("read", found["id"], *WORLD).out
     told = run("read", found["id"], *WORLD, "--before", "1", "--json")
     given = {"id": found["id"], "before": 1, "table": "world-notes"}
     assert told.out == answer_of("lancedb_read", given, FOLDER, make_searcher) + "\n"
