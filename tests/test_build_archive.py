@@ -727,8 +727,9 @@ def start_folder(root: Path) -> Path:
 def test_the_entry_that_init_prints_starts_the_copy_that_init_runs_from(unpacked: Unpacked, tmp_path: Path) -> None:
     copy = linked_copy(unpacked, tmp_path / "unpacked").parent
     words = ("init", "--path", str(DATABASES / "no-vector"), "--yes")
-    done = start(*words, root=Path("unpacked"), cwd=tmp_path, HOME=str(tmp_path / "home"))
-    assert (done.returncode, done.stderr) == (0, "")
+    for given in (words, ("init", "--show")):
+        done = start(*given, root=Path("unpacked"), cwd=tmp_path, HOME=str(tmp_path / "home"))
+        assert (done.returncode, done.stderr) == (0, "")
     printed = done.stdout.partition("mcpServers file:\n\n")[2].partition("\n\n")[0]
     entry = json.loads(printed)["mcpServers"]["lancelot"]
     before = listing(tmp_path / "unpacked")
