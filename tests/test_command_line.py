@@ -166,7 +166,7 @@ def test_search_for_a_person_shows_titles_sources_and_snippets(run: Run) -> None
     lines = ended.out.splitlines()
     assert lines[0].startswith("text search of world-notes: ")
     assert lines[2] == "1. Hästar på Gotland.md"
-    assert lines[3].startswith("   obsidian://Travel vault/Hästar på Gotland.md  1.000  id fd1cdf69-0ce1")
+    assert lines[3].startswith("   obsidian://Travel vault/Hästar på Gotland.md  1.000  id fd1cdf69")
     assert "ästar" in lines[4]
 
 
