@@ -3296,16 +3296,13 @@ def openings(scope: Scope) -> Iterator[tuple[str, str, int]]:
 ID_PREFIX = "row:"
 FILE_TYPE_NAMES = ("file_type", "fileType", "filetype", "extension")
 DATE_NAMES = (
-    "indexed_at",
     "modified_at",
-    "published",
-    "last_modified_date",
-    "creation_date",
-    "created_at",
-    "createdAt",
-    "timestamp",
-    "date",
+    *("published", "published_at", "publishedAt", "publication_date", "publish_date"),
+    *("modified", "modifiedAt", "last_modified", "lastModified", "last_modified_date"),
+    *("updated", "updated_at", "updatedAt", "creation_date", "created", "created_at", "createdAt"),
+    *("timestamp", "date", "datetime", "seen_at", "last_seen", "indexed_at"),
 )
+_TIME_NAME = re.compile("date|time|year|month|day", re.IGNORECASE)
 
 
 def rows_of_id(scope: Scope, identity: str) -> list[int]:
@@ -3397,7 +3394,7 @@ def document_names(scope: Scope, ids: Iterable[str]) -> dict[str, tuple[str, str
 
 
 def list_sources(scope: Scope) -> list[SourceFile]:
-    """Every source of the rows in scope in the order of their names; rows without a source are counted under ""."""
+    """Every source of the rows in scope in the order of their names; rows that name none are one without a name, the last."""
     import pyarrow.types as kinds
 
     layout = scope.layout
@@ -3424,17 +3421,17 @@ def list_sources(scope: Scope) -> list[SourceFile]:
         title, source = names.get(key, (file.title, key))
         kind = file.file_type or _suffix(source)
         files[key] = replace(file, source=source, title=title, chunks=chunks[key], file_type=kind)
-    return sorted(files.values(), key=lambda file: file.source)
+    return sorted(files.values(), key=lambda file: (not file.source, file.source))
 
 
-def newest_first(files: Iterable[SourceFile]) -> list[SourceFile]:
-    """The sources by their first date that can be read as one, those without one last."""
+def newest_first(files: Sequence[SourceFile]) -> tuple[list[SourceFile], bool]:
+    """The sources by their first date that can be read as one, those without one last; and whether any has one."""
     texts = [
         next((text for value in file.dates.values() if _date_of(text := str(json_safe(value)))), "") for file in files
     ]
     date_of, _ = _date_reading(texts)
     dated = sorted(zip(map(date_of or _date_of, texts), files, strict=True), key=lambda pair: pair[0], reverse=True)
-    return [file for _, file in dated]
+    return [file for _, file in dated], any(texts)
 
 
 # --- the order of a column's values
@@ -4608,7 +4605,8 @@ class DocumentPart:
 class FilePage:
     """Some of the sources of a table or of several; `total` counts all of them, `chunks` those of all.
 
-    `tables` has both for each table, if there are several. The page may be cut to what is short if it `may_be_cut`.
+    `tables` has both for each table, if there are several. `sourceless` are the chunks that name no source.
+    The page may be cut to what is short if it `may_be_cut`.
     """
 
     table: str
@@ -4619,6 +4617,7 @@ class FilePage:
     notes: tuple[str, ...] = ()
     tables: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     may_be_cut: bool = False
+    sourceless: int = 0
 
 
 CheckStatus = Literal["ok", "warning", "failed"]
@@ -4900,6 +4899,16 @@ def _word_notes(terms: Terms, missing: Iterable[str], scope: Scope) -> list[str]
     where = " that meets the filter" if scope.where else ""
     unmatched = f"These words occur in no chunk{where}: {shorten(listed(named, limit=10), 300)}."
     return [dropped] * bool(terms.dropped) + [unmatched] * bool(named)
+
+
+def _undated_note(scopes: Iterable[Scope]) -> str:
+    """A note that no document has a date, with the columns that may hold times and how to sort by them."""
+    kinds = {name: kind for scope in scopes for name, kind in comparable_columns(scope).items()}
+    dated = [name for name, kind in kinds.items() if kind in ("date", "timestamp") or _TIME_NAME.search(name)]
+    found = (
+        f"lancedb_search with a blank query sorts by {listed(dated, limit=5)}" if dated else "no column looks like one"
+    )
+    return f"No document has a date, so they are in the order of their names; {found}."
 
 
 # --- whether the local model fits a table, and its language
@@ -5761,24 +5770,28 @@ class Searcher:
         """The sources of a table or of several, of one file type if it is named; without a limit as many as are short."""
         scopes, notes = self._open_all_named(table, needs_text=False)
         wanted = (file_type or "").strip().lower().lstrip(".")
-        files = [
+        entries = [
             file if len(scopes) == 1 else replace(file, table=scope.layout.table)
             for scope in scopes
             for file in self._sources(scope)
             if not wanted or file.file_type.lower().lstrip(".") == wanted
         ]
+        files = [file for file in entries if file.source]
         if sort == "-date":
-            files = newest_first(files)
+            files, is_dated = newest_first(files)
+            notes += [] if is_dated else [_undated_note(scopes)]
         tables = [[file for file in files if file.table == scope.layout.table] for scope in scopes]
+        sourceless = sum(file.chunks for file in entries if not file.source)
         return FilePage(
             scopes[0].layout.table if len(scopes) == 1 else table or ALL_TABLES,
             tuple(files[offset : offset + (limit or MAX_LIMIT)]),
             offset,
             len(files),
-            sum(file.chunks for file in files),
+            sum(file.chunks for file in entries),
             tuple(notes),
             {own[0].table: (len(own), sum(file.chunks for file in own)) for own in tables if own},
             may_be_cut=limit is None,
+            sourceless=sourceless,
         )
 
     def _sources(self, scope: Scope) -> list[SourceFile]:
@@ -5844,7 +5857,7 @@ class Searcher:
         types: Counter[str] = Counter()
         for file in files:
             types[file.file_type or "none"] += file.chunks
-        return Stats(table, rows, len(files), dict(types.most_common()))
+        return Stats(table, rows, sum(bool(file.source) for file in files), dict(types.most_common()))
 
     # How a question is answered.
 
@@ -6216,14 +6229,14 @@ def _less_repeated(
         yield row if first is row else _difference(row, first, named)
 
 
-def _take_common(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Take what all of these objects hold alike out of them, inside objects too, and return it."""
+def _take_common(rows: Sequence[dict[str, Any]], kept: Collection[str] = ()) -> dict[str, Any]:
+    """Take what all of these objects hold alike out of them, inside objects too, less what is to be kept, and return it."""
     common: dict[str, Any] = {}
     for name in list(rows[0]):
         values = [row.get(name) for row in rows]
         if all(isinstance(value, dict) for value in values):
-            common[name] = _take_common(cast("Sequence[dict[str, Any]]", values))
-        elif len(set(map(compact_json, values))) == 1:
+            common[name] = _take_common(cast("Sequence[dict[str, Any]]", values), kept)
+        elif name not in kept and len(set(map(compact_json, values))) == 1:
             common[name] = values[0]
         for row in rows:
             if row.get(name) in ({}, common.get(name)):
@@ -6273,13 +6286,14 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
     """A page with some of its hits, whose texts are their snippets."""
     request, offset, query, reading = page.request, page.request.offset, page.request.query, page.reading
     parts = {"text": reading.text, "added": reading.added, "subtracted": reading.subtracted} if reading else {}
-    named = {part for name, _ in _members([request.conditions, request.sort]) for part in name.split(".")}
+    sorted_by = {part for name in request.sort or () for part in name.split(".")}
+    named = sorted_by | {part for name, _ in _members(request.conditions) for part in name.split(".")}
     rows = [
         # AnythingLLM writes the title of a file once more as its address.
         _telling(json_safe(hit.metadata, text_limit=metadata), named, (*_names_of(hit), f"file://{hit.title}"))
         for hit in (hits if metadata else ())
     ] or [{} for _ in hits]
-    common = _take_common(rows) if len(rows) > 1 else {}
+    common = _take_common(rows, sorted_by) if len(rows) > 1 else {}
     rows = list(_less_repeated(hits, rows, named))
     # The words that a share is of, if stop words were left out of the query.
     counted = page.ran == "text" and len(query.split()) != len(page.terms.counted)
@@ -6428,8 +6442,8 @@ def _no_files_hint(page: FilePage) -> str:
     return f"The table {page.table} names no such source."
 
 
-FILES_BYTES = 7_000
-"""Of an answer that names no limit: about sixty sources."""
+FILES_BYTES = 8_000
+"""Of an answer that names no limit: about seventy sources."""
 
 
 def files_json(page: FilePage) -> str:
@@ -6446,6 +6460,7 @@ def files_json(page: FilePage) -> str:
         for file in page.files
     ]
     common = _take_common([file["dates"] for file in files]) if len(files) > 1 else {}
+    sourceless = [{"without": "a source", "chunkCount": page.sourceless}] if page.sourceless else []
     most = FILES_BYTES if page.may_be_cut else MAX_ANSWER_BYTES
 
     def answer(count: int) -> dict[str, Any]:
@@ -6461,7 +6476,7 @@ def files_json(page: FilePage) -> str:
             "nextOffset": following if following < page.total else None,
             "note": " ".join(page.notes) or None,
             "hint": None if count else _no_files_hint(page),
-            "files": [_without(file, "", {}) for file in files[:count]],
+            "files": [_without(file, "", {}) for file in files[:count]] + sourceless * (following == page.total),
         }
         return _without(shown, None)
 
@@ -6656,7 +6671,7 @@ def _status_object(status: Status, *, verbose: bool) -> dict[str, Any]:
         "local": status.local or (LOCAL_MODEL if verbose else ""),
         "model": LOCAL_MODEL if is_local else settings.embedding_model,
         "dimensions": LOCAL_LENGTH if is_local else settings.embedding_dimensions,
-        "why": "" if status.matches else status.why_no_embeddings,
+        "why": "" if is_local else status.why_no_embeddings,
         "keychain": " ".join(map(str, lookup.reasons if verbose else lookup.unread)),
     }
     details = {
@@ -6872,7 +6887,7 @@ def context_block(page: Page, *, budget: int) -> str:
         counts = [f"{left_out} left out by the budget"] * bool(left_out) + [f"{repeated} repeated"] * bool(repeated)
         return f"\n({', '.join(counts)}.)\n" if counts else ""
 
-    section = functools.partial(_run_section, width=max(24, budget // 70), names_table=page.is_joined)
+    section = functools.partial(_run_section, width=max(24, budget // 50), names_table=page.is_joined)
     different = different_hits(page.hits)
     repeated = len(page.hits) - len(different)
     runs, shown = _fitting_runs(page, budget - len(header) - len(footer(len(different))), section)
@@ -7007,10 +7022,10 @@ def answer_lines(answer: Answer) -> str:
 def files_lines(page: FilePage) -> str:
     """The sources of a table for a person at a terminal."""
     counts = f"{plural(page.total, 'source')}, {plural(page.chunks, 'chunk')}"
+    counts += f", {page.sourceless} of them without a source" if page.sourceless else ""
     lines = [styled(f"{_tables_of(page)}: {counts}", LABEL) + _bases_of(page.files)]
     lines += [
-        f"{file.chunks:6}  {path_below(file) or 'no source'}{f'  table {file.table}' if file.table else ''}"
-        for file in page.files
+        f"{file.chunks:6}  {path_below(file)}{f'  table {file.table}' if file.table else ''}" for file in page.files
     ]
     following = page.offset + len(page.files)
     lines += [f"more from --offset {following}"] if page.files and following < page.total else []

@@ -380,14 +380,61 @@ def test_sources_of_the_real_folders_add_up_to_their_rows(
         for table in known["tables"]:
             found = searcher.files(limit=200, offset=0, table=table["name"])
             if table["pick"]["source"]:
-                assert sum(one.chunks for one in found.files) == table["rows"]
+                assert sum(one.chunks for one in found.files) + found.sourceless == table["rows"]
 
 
-def test_sources_of_a_table_that_names_none_are_counted_as_one(
+def test_chunks_without_a_source_are_counted_apart_from_documents_and_alike_everywhere(
     make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
 ) -> None:
-    found = make_searcher(LANCEDB_PATH=make_table({"text": ["a", "b", "c"]})).files(limit=5, offset=0)
-    assert ([(one.source, one.chunks) for one in found.files], found.total, found.chunks) == ([("", 3)], 1, 3)
+    folder = make_table({"text": ["a", "b", "c"]}, name="none")
+    make_table({"text": ["a", "b", "c"], "source": ["/a.md", None, ""]}, name="some")
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    for table, documents, sourceless in (("none", 0, 3), ("some", 1, 2)):
+        answer = json.loads(lancelot.files_json(searcher.files(limit=5, offset=0, table=table)))
+        assert [file.get("source") for file in answer["files"]] == ["/a.md"] * documents + [None]
+        assert answer["files"][-1] == {"without": "a source", "chunkCount": sourceless}
+        assert (answer["shown"], answer["total"], answer["chunks"]) == (documents, documents, 3)
+        assert searcher.stats(table).files == documents
+    assert searcher.values("text", limit=5, offset=0, table="some").documents == 1
+    assert "2 of them without a source" in lancelot.files_lines(searcher.files(limit=5, offset=0, table="some"))
+
+
+@pytest.mark.parametrize("name", ["created", "updated_at", "published", "lastModified"])
+def test_dates_inside_json_metadata_order_documents_under_any_usual_name(
+    name: str, make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    dates = {"/a.md": "2024-01-02", "/b.md": "2024-03-01", "/c.md": None}
+    metadata = [json.dumps({"source": source, name: date}) for source, date in dates.items()]
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": ["a", "b", "c"], "metadata": metadata}))
+    found = searcher.files(limit=9, offset=0, sort="-date")
+    assert ([file.source for file in found.files], found.notes) == (["/b.md", "/a.md", "/c.md"], ())
+
+
+@pytest.mark.parametrize(
+    ("columns", "advice"), [({"heading_year": [1999]}, "sorts by heading_year."), ({}, "no column looks like one.")]
+)
+def test_a_list_by_date_without_any_date_says_what_to_sort_by_instead(
+    columns: dict[str, Any],
+    advice: str,
+    make_table: Callable[..., Path],
+    make_searcher: Callable[..., lancelot.Searcher],
+) -> None:
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": ["a"], "source": ["/a.md"], **columns}))
+    (note,) = searcher.files(limit=9, offset=0, sort="-date").notes
+    assert note.startswith("No document has a date")
+    assert note.endswith(advice)
+    assert searcher.files(limit=9, offset=0).notes == ()
+
+
+def test_the_column_that_orders_a_listing_stays_in_each_hit_also_where_all_are_equal(
+    make_table: Callable[..., Path], make_searcher: Callable[..., lancelot.Searcher]
+) -> None:
+    columns = {"text": ["a", "b"], "source": ["/a", "/b"], "meta": [{"day": 5, "kind": "x"}] * 2}
+    searcher = make_searcher(LANCEDB_PATH=make_table(columns))
+    request = lancelot.SearchRequest("", 9, "auto", sort={"meta.day": True})
+    answer = json.loads(lancelot.search_json(searcher.search(request)))
+    assert [hit["metadata"] for hit in answer["hits"]] == [{"meta": {"day": 5}}] * 2
+    assert answer["commonMetadata"] == {"meta": {"kind": "x"}}
 
 
 def test_many_long_neighbours_and_wide_metadata_stay_below_the_cap_and_what_was_cut_is_told(
