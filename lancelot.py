@@ -6887,7 +6887,7 @@ def context_block(page: Page, *, budget: int) -> str:
         counts = [f"{left_out} left out by the budget"] * bool(left_out) + [f"{repeated} repeated"] * bool(repeated)
         return f"\n({', '.join(counts)}.)\n" if counts else ""
 
-    section = functools.partial(_run_section, width=max(24, budget // 50), names_table=page.is_joined)
+    section = functools.partial(_run_section, width=max(24, budget // 70, budget // 20 - 200), names_table=page.is_joined)
     different = different_hits(page.hits)
     repeated = len(page.hits) - len(different)
     runs, shown = _fitting_runs(page, budget - len(header) - len(footer(len(different))), section)
