@@ -4513,8 +4513,8 @@ class SearchRequest:
 class Hit:
     """One chunk: `score` is a distance, a share of words, a BM25 or a fused score, depending on the search that ran.
 
-    `base` is a folder that its source is in, see `TableLayout.base`.
-    In a sorted listing it stands for so many `chunks` of its document, which follow one another with the same values.
+    `base` is a folder that its source is in, see `TableLayout.base`, `place` that in its ranking. It stands for `others` of
+    its page: of the same text, or in a sorted listing of the same document and values.
     """
 
     id: str | int
@@ -4526,7 +4526,8 @@ class Hit:
     table: str = ""
     row: int = 0
     base: str = ""
-    chunks: int = 1
+    place: int = 0
+    others: tuple[Hit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -4830,29 +4831,30 @@ def fetch_joined(
 MOST_LISTED_ROWS = 1_000
 
 
-def list_documents_once(
-    scopes: Sequence[Scope], ranking: Ranking, *, limit: int, offset: int
-) -> tuple[tuple[Hit, ...], int]:
-    """The first hits of a sorted listing from an offset on, and where the next begins.
+def fetch_page(scopes: Sequence[Scope], ranking: Ranking, request: SearchRequest) -> tuple[tuple[Hit, ...], int]:
+    """The hits of a page, and where the next one begins, of at most MAX_LIMIT rows, or MOST_LISTED_ROWS of a listing.
 
-    Chunks of one document that follow one another with the same values are one hit, as far as MOST_LISTED_ROWS are read.
+    Rows of one text, or in a sorted listing of one document and the same values, are one hit. A page ends before the row that
+    would be one more hit, so that pages show or name each row of the ranking once.
     """
-    places = {scope.layout.table: at for at, scope in enumerate(scopes)}
-    hits: list[Hit] = []
-    last = min(len(ranking.rows), offset + max(limit, MOST_LISTED_ROWS))
-    for start in range(offset, last, MAX_LIMIT):
-        window = slice(start, min(last, start + MAX_LIMIT))
-        rows = {row: at for at, row in enumerate(ranking.rows[window], start)}
-        for hit in fetch_joined(scopes, ranking.rows[window], ranking.scores[window], textless=True):
-            before = hits[-1] if hits else hit
-            named = ((each.table, each.source, each.score) for each in (before, hit))
-            if hits and hit.source and len(set(named)) == 1:
-                hits[-1] = replace(before, chunks=before.chunks + 1)
-            elif len(hits) == limit:
-                return tuple(hits), rows[places[hit.table] << TABLE_BITS | hit.row]
-            else:
-                hits.append(hit)
-    return tuple(hits), last
+    tables = {scope.layout.table: at for at, scope in enumerate(scopes)}
+    is_listing, groups = not request.query.strip(), defaultdict[Any, list[Hit]](list)
+    start, end = request.offset, request.offset + request.limit + 1
+    last = min(len(ranking.rows), request.offset + (MOST_LISTED_ROWS if is_listing else MAX_LIMIT))
+    following = last
+    while start < last == following:
+        rows = ranking.rows[start : min(end, last)]
+        places = {row: place for place, row in enumerate(rows, start)}
+        for hit in fetch_joined(scopes, rows, ranking.scores[start : start + len(rows)], textless=is_listing):
+            place = places[tables[hit.table] << TABLE_BITS | hit.row]
+            listed_as = (hit.table, hit.source, hit.score) if request.sort and hit.source else place
+            key = listed_as if is_listing else hit.text.strip()
+            if key not in groups and len(groups) == request.limit:
+                following = place
+                break
+            groups[key].append(replace(hit, place=place))
+        start, end = end, 2 * end - request.offset
+    return tuple(replace(first, others=tuple(others)) for first, *others in groups.values()), following
 
 
 RETRY_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -5310,15 +5312,10 @@ class Searcher:
         else:
             rows = tuple(at << TABLE_BITS | row for at, scope in enumerate(scopes) for row in scope.numbers())
             ranked = Ranked(Ranking(rows, (0.0,) * len(rows), len(rows)), "filter")
-        window = slice(request.offset, request.offset + request.limit)
-        following, unmet = None, None
         if given > MAX_QUERY:
             notes = [f"Only the first {MAX_QUERY:,} of the query's {given:,} characters were used.", *notes]
-        ranking, is_filter = ranked.ranking, ranked.ran == "filter"
-        if request.sort:
-            hits, following = list_documents_once(scopes, ranking, limit=request.limit, offset=request.offset)
-        else:
-            hits = fetch_joined(scopes, ranking.rows[window], ranking.scores[window], textless=is_filter)
+        ranking, unmet = ranked.ranking, None
+        hits, following = fetch_page(scopes, ranking, request)
         if not ranking.rows and request.conditions and not any(scope.numbers(most=1) for scope in scopes):
             parts = [{name: condition} for name, condition in request.conditions.items()]
             unmet = dict(item for part in parts for item in part.items() if not self._is_met(scopes, part))
@@ -5879,20 +5876,18 @@ class Searcher:
         model = self.chat.check()
         if not question.strip():
             raise LancelotError("The question is blank.", "Give the question to answer.")
-        # More than were asked for, since some may repeat others.
-        page = self.search_question(question, limit=min(3 * limit, MAX_LIMIT), table=table, conditions=conditions)
-        passages = self._passages(page, limit)
+        page = self.search_question(question, limit=limit, table=table, conditions=conditions)
+        passages = self._passages(page)
         text, cited, notes = self._reply(question[:MAX_QUERY], passages, tell)
         answer, seconds = text or NOT_ANSWERED, time.monotonic() - began
         notes = (*page.notes, *notes)
         return Answer(answer, bool(text), passages, cited, model, page.table, page.ran, seconds, notes)
 
-    def _passages(self, page: Page, limit: int) -> tuple[Passage, ...]:
-        """The first different hits, the longest cut so that all fit, with their places as the table notes or counts them."""
-        hits = different_hits(page.hits)[:limit]
-        share = share_of((len(hit.text) for hit in hits), PASSAGE_CHARACTERS * len(hits))
+    def _passages(self, page: Page) -> tuple[Passage, ...]:
+        """The hits, the longest cut so that all fit, with their places as the table notes or counts them."""
+        share = share_of((len(hit.text) for hit in page.hits), PASSAGE_CHARACTERS * len(page.hits))
         passages: list[Passage] = []
-        for number, hit in enumerate(hits, 1):
+        for number, hit in enumerate(page.hits, 1):
             noted = (value for value in noted_values(hit, ORDER_NAMES) if isinstance(value, int | float))
             places = [int(value) for value in noted if not isinstance(value, bool) and math.isfinite(value)]
             if not places and hit.source:
@@ -6282,6 +6277,24 @@ def _names_of(hit: Hit) -> tuple[str, ...]:
     return hit.title, hit.source, re.split(r"[/\\]", hit.source)[-1], _suffix(hit.source) or hit.title
 
 
+MOST_NAMED = 5
+
+
+def also_in(hit: Hit, *, before: int = sys.maxsize) -> list[str]:
+    """Return where the text of a hit stands as well, ranked before a place: sources, else ids, at most MOST_NAMED."""
+    others = [other for other in hit.others if other.place < before]
+    names = dict.fromkeys(str(other.id) if other.source in ("", hit.source) else other.source for other in others)
+    more = [f"and {len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
+    return [*(shorten(one_line(name), 500) for name in list(names)[:MOST_NAMED]), *more]
+
+
+def _others(hit: Hit, before: int, *, is_sorted: bool) -> dict[str, Any]:
+    if is_sorted:
+        chunks = 1 + sum(other.place < before for other in hit.others)
+        return {"chunks": chunks} if chunks > 1 else {}
+    return {"alsoIn": names} if (names := also_in(hit, before=before)) else {}
+
+
 def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, note: str) -> dict[str, Any]:
     """A page with some of its hits, whose texts are their snippets."""
     request, offset, query, reading = page.request, page.request.offset, page.request.query, page.reading
@@ -6295,6 +6308,8 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
     ] or [{} for _ in hits]
     common = _take_common(rows, sorted_by) if len(rows) > 1 else {}
     rows = list(_less_repeated(hits, rows, named))
+    # What is left out of the answer comes on the next page, and is not named before.
+    end = sys.maxsize if len(hits) == len(page.hits) else page.hits[len(hits)].place
     # The words that a share is of, if stop words were left out of the query.
     counted = page.ran == "text" and len(query.split()) != len(page.terms.counted)
     answer: dict[str, Any] = {
@@ -6308,7 +6323,7 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
         "offset": offset or None,
         "total": page.total,
         "totalIsCapped": page.capped or None,
-        "nextOffset": page.next_offset if len(hits) == len(page.hits) else offset + sum(hit.chunks for hit in hits),
+        "nextOffset": page.next_offset if len(hits) == len(page.hits) else end,
         "reading": json_safe(_without(parts, "", ())) if reading else None,
         "note": " ".join((*page.notes, note)).strip() or None,
         "hint": None if hits else _empty_hint(page),
@@ -6318,7 +6333,7 @@ def _search_object(page: Page, hits: Sequence[Hit], width: int, metadata: int, n
                 **({"table": hit.table} if page.is_joined else {}),
                 "id": json_safe(hit.id),
                 **({"score": float(f"{hit.score:.4g}")} if page.ran != "filter" else {}),
-                **({"chunks": hit.chunks} if hit.chunks > 1 else {}),
+                **_others(hit, end, is_sorted=bool(request.sort)),
                 "title": shorten(hit.title, 200),
                 "source": shorten(hit.source, 500),
                 "snippet": snippet(hit.text, page.terms, width=width) if width else hit.text,
@@ -6546,6 +6561,7 @@ def _source_object(passage: Passage, characters: int) -> dict[str, Any]:
         "number": passage.number,
         "id": json_safe(hit.id),
         "path": shorten(hit.source, 300),
+        "alsoIn": also_in(hit),
         "name": shorten(name, 120),
         "type": shorten(_noted_text(hit, *FILE_TYPE_NAMES) or _suffix(hit.source or hit.title), 20),
         "title": shorten(hit.title, 120),
@@ -6555,7 +6571,7 @@ def _source_object(passage: Passage, characters: int) -> dict[str, Any]:
         "score": round(hit.score, 6),
         "extractor": json_safe(next(noted_values(hit, ("extractor",)), None), text_limit=60),
     }
-    return _without(shown, "", None)
+    return _without(shown, "", [], None)
 
 
 def _answer_object(answer: Answer, characters: int) -> dict[str, Any]:
@@ -6759,6 +6775,8 @@ def _heading(run: Sequence[Hit], width: int, *, names_table: bool) -> str:
     room = width - len(title)
     parts = [title, source if len(source) <= room else f"…{source[1 - room :]}"]
     parts += [f"table {_label(first.table)}"] * names_table
+    others = dict.fromkeys(name for hit in run for name in also_in(hit))
+    parts += [f"also in {shorten(_label(listed(others)), width)}"] * bool(others)
     short = short_id(identity)
     parts += [f"id {short}"] * (_label(identity) == identity and len(short) <= width)
     parts.append(shorten(_label(" to ".join(dict.fromkeys(filter(None, map(place_of, (first, run[-1])))))), width))
@@ -6977,7 +6995,7 @@ def search_lines(page: Page) -> str:
     for number, hit in enumerate(page.hits, page.request.offset + 1):
         place = ", ".join(filter(None, (path_below(hit), one_line(str(next(noted_values(hit, ("place",)), ""))))))
         table = f"table {hit.table}" if page.is_joined else ""
-        listed_as = plural(hit.chunks, "chunk") if hit.chunks > 1 else ""
+        listed_as = plural(1 + len(hit.others), "chunk") if hit.others else ""
         score = listed_as if page.ran == "filter" else f"{hit.score:.3f}"
         parts = (place, table, score, f"id {short_id(hit.id)}")
         lines += [
@@ -6985,6 +7003,7 @@ def search_lines(page: Page) -> str:
             f"{number}. {styled(hit.title or 'untitled', HEADING)}",
             f"   {styled('  '.join(filter(None, parts)), FAINT)}",
             f"   {mark_words(snippet(hit.text, page.terms), page.terms)}",
+            *(f"   also in {name}" for name in also_in(hit) if not page.request.sort),
         ]
     lines += ["", f"more from --offset {page.next_offset}"] if page.hits and page.next_offset else []
     return "\n".join(lines if page.hits else [*lines, _empty_hint(page)])

@@ -64,7 +64,7 @@ def test_pages_by_index_and_names_give_every_row_once(
     import lancedb
     from lancedb.index import FTS
 
-    texts = ["needle in hay" if n % 3 else "hay" for n in range(300)]
+    texts = [f"needle in hay {n:03}" if n % 3 else f"hay {n:03}" for n in range(300)]
     folder = make_table({"text": texts, "source": ["needle.txt" if n % 2 else "other.txt" for n in range(300)]})
     lancedb.connect(folder).open_table("documents").create_index("text", config=FTS())
     searcher = make_searcher(LANCEDB_PATH=folder)
@@ -108,3 +108,17 @@ def test_the_right_file_comes_first_for_questions_over_a_household(model: str, l
                 wrong[name].append(question)
     assert all(len(QUESTIONS) - len(some) >= least for some in wrong.values()), wrong
     assert len(QUESTIONS) == 30
+
+
+def test_a_text_that_two_files_hold_is_one_hit_that_names_both(tmp_path: Path) -> None:
+    searcher = index_household(tmp_path, "off")
+    for kind in ("text", "fts"):
+        page = searcher.search(lancelot.SearchRequest("how we use your data", 5, kind))
+        (hit,) = (hit for hit in page.hits if "How we use your data" in hit.text)
+        block = lancelot.context_block(page, budget=4000)
+        assert {Path(source).name for source in (hit.source, *lancelot.also_in(hit))} == {
+            "privacy.txt",
+            "attached privacy notice.txt",
+        }
+        assert block.count("How we use your data") == 1
+        assert "also in" in block

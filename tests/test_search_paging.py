@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from conftest import DATABASES
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from standins import FixedEmbedder
 
 import lancelot
@@ -27,13 +30,13 @@ def index_text(table: Any, **options: Any) -> None:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thousands of rows with ties everywhere: half of them match, all with one text and few different vectors."""
+    """Thousands of rows with ties everywhere: half of them match, all with the same score and few different vectors."""
     import lancedb
     import pyarrow as pa
 
     chance = random.Random(7)  # noqa: S311 - the same rows every time
     folder = tmp_path_factory.mktemp("many")
-    texts = ["the same needle" if n % 2 else "hay" for n in range(ROWS)]
+    texts = [f"the same needle {n:04}" if n % 2 else f"hay {n:04}" for n in range(ROWS)]
     vectors = [[1.0, float(chance.randint(0, 2))] for _ in range(ROWS)]
     columns = {
         "id": [f"r{n}" for n in range(ROWS)],
@@ -110,7 +113,8 @@ def test_a_sorted_listing_gives_every_row_once_in_its_order(searcher: lancelot.S
         assert (page.ran, page.total) == ("filter", ROWS)
         ids += [hit.id for hit in page.hits]
         offset = page.next_offset
-    assert ids == [f"r{n}" for odd in (1, 0) for n in reversed(range(ROWS)) if n % 2 == odd]
+    odd, even = ([f"r{n}" for n in range(ROWS) if n % 2 == rest] for rest in (1, 0))
+    assert ids == [*reversed(odd), *reversed(even)]
 
 
 def test_the_hits_of_a_query_are_not_sorted_but_that_is_said(searcher: lancelot.Searcher) -> None:
@@ -152,7 +156,7 @@ def test_a_count_that_stops_says_so(
 ) -> None:
     import lancedb
 
-    folder = make_table({"text": ["needle"] * 10_500})
+    folder = make_table({"text": [f"needle {n:05}" for n in range(10_500)]})
     index_text(lancedb.connect(folder).open_table("documents"))
     searcher = make_searcher(LANCEDB_PATH=folder)
     page = searcher.search(lancelot.SearchRequest("needle", 200, "fts", offset=9_900))
@@ -188,7 +192,12 @@ def test_an_answer_cut_to_its_cap_goes_on_where_it_stopped(
 ) -> None:
     wide = {f"column {n}": ["設計図" * 20_000] * 200 for n in range(3)}
     folder = make_table(
-        {"text": ["needle " + "図" * 60_000] * 200, "title": ["題" * 400] * 200, "source": ["源" * 900] * 200, **wide}
+        {
+            "text": [f"needle {n} " + "図" * 60_000 for n in range(200)],
+            "title": ["題" * 400] * 200,
+            "source": ["源" * 900] * 200,
+            **wide,
+        }
     )
     searcher = make_searcher(LANCEDB_PATH=folder)
     text = lancelot.search_json(searcher.search(lancelot.SearchRequest("needle", 200, "text")))
@@ -197,6 +206,59 @@ def test_an_answer_cut_to_its_cap_goes_on_where_it_stopped(
     assert answer["shown"] < 200
     assert answer["nextOffset"] == answer["shown"] == len(answer["hits"])
     assert "to keep the answer short" in answer["note"]
+
+
+TEXTS = st.lists(st.sampled_from(["needle", "a needle", " needle\n", "needle in hay", "needle hay", "hay"]), min_size=1)
+REPEATED = {"limit": st.integers(1, 9), "search_type": st.sampled_from(["text", "fts", "hybrid", "vector"])}
+
+
+@given(
+    texts=TEXTS, sources=st.lists(st.sampled_from(["a.md", "b.md", "c.md", ""]), min_size=99, max_size=99), **REPEATED
+)
+@settings(max_examples=40, deadline=None)
+def test_rows_of_one_text_are_one_hit_of_a_page_that_names_the_others(
+    texts: list[str], sources: list[str], limit: int, search_type: Any
+) -> None:
+    import lancedb
+    import pyarrow as pa
+
+    vectors = pa.array([[1.0, float(len(text))] for text in texts], pa.list_(pa.float32(), 2))
+    columns = {"text": texts, "source": sources[: len(texts)], "vector": vectors}
+    with tempfile.TemporaryDirectory() as folder:
+        lancedb.connect(folder).create_table("documents", pa.table(columns))
+        configured = lancelot.load_settings({"LANCEDB_PATH": folder}, Path(folder, "none"))
+        pages = every_page(
+            lancelot.Searcher(configured, embedder=FixedEmbedder(configured)), limit, search_type=search_type
+        )
+    places: list[int] = []
+    for page in pages:
+        assert len(page.hits) <= limit
+        assert len({hit.text.strip() for hit in page.hits}) == len(page.hits)
+        shown = json.loads(lancelot.search_json(page))["hits"]
+        for hit, given_hit in zip(page.hits, shown, strict=True):
+            assert {other.text.strip() for other in hit.others} <= {hit.text.strip()}
+            elsewhere = {other.source for other in hit.others} - {hit.source, ""}
+            named = given_hit.get("alsoIn", [])
+            assert elsewhere <= {*named} or named[-1].startswith("and ")
+            places += [hit.place, *(other.place for other in hit.others)]
+    assert sorted(places) == list(range(pages[0].ranked))
+
+
+def test_a_cut_answer_names_nothing_that_comes_after_it() -> None:
+    def hit(text: str, place: int, *others: lancelot.Hit) -> lancelot.Hit:
+        source = f"{place}.md"
+        return lancelot.Hit(source, 1.0, "title", source, text, {}, place=place, others=others)
+
+    many = [hit(f"needle {n} " + "図" * 200, n) for n in range(1, 200)]
+    first = hit("needle", 0, hit("needle", 200), hit("needle", 201))
+    request = lancelot.SearchRequest("needle", 200, "text")
+    page = lancelot.Page(request, "t", "text", (first, *many), 202, lancelot.read_terms("needle"), ranked=202)
+    whole = json.loads(lancelot.search_json(replace(page, hits=page.hits[:9])))
+    assert whole["hits"][0]["alsoIn"] == ["200.md", "201.md"]
+    wide = [replace(each, source="源" * 400 + each.source) for each in page.hits]
+    cut = json.loads(lancelot.search_json(replace(page, hits=tuple(wide))))
+    assert cut["nextOffset"] == cut["shown"] < 200
+    assert "alsoIn" not in cut["hits"][0]
 
 
 def chunks_of(make_table: Callable[..., Path], **more: Any) -> Path:

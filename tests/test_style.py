@@ -48,7 +48,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (8787, 603),
+    "lancelot.py": (8806, 605),
     "lancelot_index.py": (1700, 112),
     "lancelot_reading.py": (2125, 121),
     "lancelot_setup.py": (1617, 98),
