@@ -3021,20 +3021,31 @@ def sample_rows(scope: Scope, *columns: Column) -> list[Row]:
     return [row for row in rows if _is_text(scope.text.value(row.values))]
 
 
+EMBEDDED_NAMES = ("file_name", "title")
+
+
+def embedded_text(text: str, row: Mapping[str, Any]) -> str:
+    """Return what `index` embeds of a row of its own: the text below the file's name and its headings, so that they count."""
+    return "\n".join([*dict.fromkeys(str(row[name]) for name in EMBEDDED_NAMES if row.get(name)), "", text])
+
+
 def vector_samples(scope: Scope, column: str) -> list[tuple[list[str], list[float]]]:
     """What a writer may have embedded for a few rows, with texts of different lengths, and their vectors, none all zero.
 
-    That is the text as it is stored, without a header of AnythingLLM's, and below the metadata that LlamaIndex embeds with it.
+    That is the text as it is stored, without a header of AnythingLLM's, below the metadata that LlamaIndex embeds with it,
+    and below the names that `index` embeds, which earlier versions did not.
     """
-    metadata = [Column((name,)) for name in METADATA_NAMES[:1] if name in scope.layout.schema.names]
+    names = (*METADATA_NAMES[:1], *EMBEDDED_NAMES)
+    columns = [Column((name,)) for name in names if name in scope.layout.schema.names]
     rows = []
-    for row in sample_rows(scope, Column((column,)), *metadata):
+    for row in sample_rows(scope, Column((column,)), *columns):
         text, vector = scope.text.value(row.values), row.values[column] or []
         node = parse_json_object(_value_at(row.values, (*METADATA_NAMES[:1], "_node_content"))) or {}
         left_out, values = (node.get(name) or () for name in ("excluded_embed_metadata_keys", "metadata"))
         lines = [f"{name}: {values[name]}" for name in values if name not in left_out]
         if text.strip() and vector and not isinstance(vector[0], list) and 0 < math.hypot(*vector) < math.inf:
-            forms = (text, scope.layout.readable_text(text), "\n".join([*lines, "", text]) if lines else "")
+            forms = [text, scope.layout.readable_text(text), "\n".join([*lines, "", text]) if lines else ""]
+            forms = [embedded_text(text, row.values), text] if scope.layout.is_own else forms
             rows.append((list(dict.fromkeys(filter(None, forms))), vector))
     parts = [rows[start : start + SAMPLED_ROWS] for start in range(0, len(rows), SAMPLED_ROWS)]
     return [sorted(part, key=lambda row: len(row[0][0]))[at % len(part)] for at, part in enumerate(parts)]
@@ -6282,8 +6293,11 @@ MOST_NAMED = 5
 
 def also_in(hit: Hit, *, before: int = sys.maxsize) -> list[str]:
     """Return where the text of a hit stands as well, ranked before a place: sources, else ids, at most MOST_NAMED."""
-    others = [other for other in hit.others if other.place < before]
-    names = dict.fromkeys(str(other.id) if other.source in ("", hit.source) else other.source for other in others)
+    names: dict[str, None] = {}
+    for other in hit.others:
+        if other.place < before:
+            name = str(other.id) if (other.table, other.source) == (hit.table, hit.source) else other.source
+            names[(name or str(other.id)) + f" of table {other.table}" * (other.table != hit.table)] = None
     more = [f"and {len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
     return [*(shorten(one_line(name), 500) for name in list(names)[:MOST_NAMED]), *more]
 

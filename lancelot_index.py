@@ -39,7 +39,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import lancelot
-from lancelot import PROGRAM, LancelotError, Session, compact_json, listed, one_line, plural, reason_of, shorten
+from lancelot import (
+    PROGRAM,
+    LancelotError,
+    Session,
+    compact_json,
+    embedded_text,
+    listed,
+    one_line,
+    plural,
+    reason_of,
+    shorten,
+)
 from lancelot_reading import (
     ADVICE,
     MAX_FILE_BYTES,
@@ -667,9 +678,9 @@ class ChunkTable:
         now, vectors = dt.datetime.now(dt.timezone.utc), {}
         theirs = any_of("chunkSource", {*old, *(file.source for file, _ in files)})
         if self.length and keep_vectors:
-            kept = self.rows("text", VECTOR_COLUMN, where=theirs).to_pylist()
-            vectors = {row["text"]: row[VECTOR_COLUMN] for row in kept if row[VECTOR_COLUMN]}
-        rows = [
+            kept = self.rows("text", *lancelot.EMBEDDED_NAMES, VECTOR_COLUMN, where=theirs).to_pylist()
+            vectors = {embedded_text(row["text"], row): row[VECTOR_COLUMN] for row in kept if row[VECTOR_COLUMN]}
+        rows: list[dict[str, Any]] = [
             {
                 **vars(chunk),  # its text, title, place and extractor
                 "id": chunk_id(source_name(path), chunk.index),
@@ -681,13 +692,14 @@ class ChunkTable:
                 "modified_at": moment_of(file.modified if document.date is None else document.date),
                 "indexed_at": now,
                 SIZE_COLUMN: file.size,
-                VECTOR_COLUMN: vectors.get(chunk.text),
             }
             for file, extraction in files
             for document in extraction.documents
             for path in [file.path / document.name]
             for chunk in document.chunks
         ]
+        for row in rows:
+            row[VECTOR_COLUMN] = vectors.get(embedded_text(row["text"], row))
         if self.length and not all(row[VECTOR_COLUMN] for row in rows):
             self._set_metadata(VECTOR_COLUMN, lancelot.COMPLETE_METADATA, "no")
         self._put(pa.Table.from_pylist(rows, schema=self._table.schema), instead_of=theirs)
@@ -1206,14 +1218,15 @@ class IndexRun:
                 return
             report(0)
             where = any_of("id", missing[done : done + BATCH_CHUNKS])
-            rows = table.rows("id", "text", where=where).to_pylist()
-            texts = list(dict.fromkeys(row["text"] for row in rows))
+            rows = table.rows("id", "text", *lancelot.EMBEDDED_NAMES, where=where).to_pylist()
+            named = {row["id"]: embedded_text(row["text"], row) for row in rows}
+            texts = list(dict.fromkeys(named.values()))
             made = self.embedder.embed(texts, model=table.model or self.embedder.server.model, report=report)
             if lengths := {len(vector) for vector in made if vector} - {table.length}:
                 change = f"vectors of length {max(lengths)} now, and those of the table have {table.length}"
                 self.embedder.failure = f"{table.model} gives {change}; --force makes all of them anew."
             vectors = {text: one for text, one in zip(texts, made, strict=True) if one and len(one) == table.length}
-            filled = [(row["id"], vectors[row["text"]]) for row in rows if row["text"] in vectors]
+            filled = [(identity, vectors[text]) for identity, text in named.items() if text in vectors]
             if filled:
                 table.update(("id", VECTOR_COLUMN), filled)
         if missing and not self.stop.is_set():

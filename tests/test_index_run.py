@@ -844,16 +844,19 @@ def test_what_was_indexed_anew_before_it_was_pointed_to_its_new_place_is_there_o
     assert counts(index()) == (0, 0, 3, 0)
 
 
-def test_a_file_of_a_new_name_is_read_again_and_not_embedded(
+def test_a_file_of_a_new_name_is_read_and_embedded_again_since_its_name_is_embedded_too(
     files: Path, index: Index, tmp_path: Path, embedding_server: Callable[..., str]
 ) -> None:
-    index(files / "notes" / "plan.txt", OPENAI_BASE_URL=embedding_server(), EMBEDDING_MODEL="m")
+    variables = {"OPENAI_BASE_URL": embedding_server(), "EMBEDDING_MODEL": "hash"}
+    index(files / "notes" / "plan.txt", **variables)
+    (before,) = (row["vector"] for row in rows(tmp_path))
     new = (files / "notes" / "plan.txt").rename(files / "shopping.txt")
     request = lancelot_index.IndexRequest((files / "notes" / "plan.txt",), tmp_path / "db", "documents")
     lancelot_index.move_folder(request, new)
-    summary = index()
+    summary = index(**variables)
     assert (counts(summary), summary.without_vector) == ((0, 1, 0, 0), 0)
     assert [(row["file_name"], row["title"]) for row in rows(tmp_path)] == [("shopping.txt", "shopping")]
+    assert before != rows(tmp_path)[0]["vector"]
 
 
 def test_what_is_forgotten_is_no_longer_listed(files: Path, other: Path, index: Index, tmp_path: Path) -> None:
@@ -1106,7 +1109,8 @@ def test_new_chunks_are_embedded_and_known_texts_are_not_sent_again(
     (files / "guide.md").write_text(text, encoding="utf-8")
     assert index(files, **variables).without_vector == 0
     sent = [json.loads(line)["body"]["input"] for line in log.read_text(encoding="utf-8").splitlines()]
-    assert sent == ["## Cups\n\nWarm the cups."]
+    (title,) = (row["title"] for row in rows(tmp_path) if "Warm the cups" in row["text"])
+    assert sent == [f"guide.md\n{title}\n\n## Cups\n\nWarm the cups."]
 
 
 def test_a_server_that_fails_leaves_a_whole_table_without_vectors_and_a_note(

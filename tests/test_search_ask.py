@@ -684,6 +684,7 @@ def test_an_answer_names_its_sources_with_all_that_the_table_has(answer: Callabl
         "number": 1,
         "id": "a:0",
         "path": "/home/me/auth.py",
+        "alsoIn": ["/home/me/copy.py"],
         "name": "auth.py",
         "type": ".py",
         "title": "auth.py",

@@ -92,7 +92,7 @@ def index_household(database: Path, model: str) -> lancelot.Searcher:
     return lancelot.Searcher(settings)
 
 
-@pytest.mark.parametrize(("model", "least"), [("off", 29), ("on", 26)])
+@pytest.mark.parametrize(("model", "least"), [("off", 29), ("on", 27)])
 def test_the_right_file_comes_first_for_questions_over_a_household(model: str, least: int, tmp_path: Path) -> None:
     if model == "on" and not lancelot.local_files():
         pytest.skip("this Python has no local model")
