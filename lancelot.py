@@ -338,7 +338,7 @@ class Terms:
     """The words of a query that text search counts."""
 
     counted: tuple[str, ...]
-    """Distinct folded words; of a run of script without spaces its character n-grams."""
+    """Distinct folded words and quoted phrases; of a run of script without spaces its character n-grams."""
     runs: tuple[str, ...] = ()
     """Those runs whole, for ordering among equal shares."""
     dropped: int = 0
@@ -362,11 +362,20 @@ def _first_words(words: Iterable[str]) -> tuple[str, ...]:
     return first[: sum(end <= MAX_TERM_CHARACTERS for end in ends)]
 
 
+_PHRASE = re.compile(r'"([^"]*)"')
+
+
+def quoted_phrases(query: str) -> list[str]:
+    """The phrases of a query that stand in double quotes."""
+    return [one_line(phrase) for phrase in _PHRASE.findall(query) if re.search(r"\w", phrase)]
+
+
 def read_terms(query: str) -> Terms:
     """Read a query as the words that text search looks for.
 
     Words are split at white space and stripped of sentence punctuation; English stop words count only where nothing
     else is left. Chinese and Japanese runs are cut into bigrams; Thai, Lao, Khmer and Burmese ones into trigrams.
+    Several words in double quotes count once more, as a phrase.
     """
     raw = fold(clean_surrogates(query)).replace("\x00", " ").split()
     words = [stripped for word in raw if (stripped := word.strip(SENTENCE_PUNCTUATION))] or raw
@@ -381,6 +390,10 @@ def read_terms(query: str) -> Terms:
             terms.update(dict.fromkeys(pieces))
             if len(pieces) > 1:
                 runs[run[:MAX_TERM]] = None
+    phrases = (
+        fold(clean_surrogates(phrase))[:MAX_TERM].strip(SENTENCE_PUNCTUATION + " ") for phrase in quoted_phrases(query)
+    )
+    terms.update(dict.fromkeys(phrase for phrase in phrases if " " in phrase))
     counted = _first_words(terms)
     return Terms(counted, _first_words(runs), len(terms) - len(counted))
 
@@ -453,6 +466,11 @@ def fold_pattern(folded: str, *, lowered: bool = False) -> str:
         # So that `cafe` does not match before a combining accent, as it does not match é. Rust's regex cannot look ahead.
         pattern += "(?:[^\u0300-\u036f]|$)" if lowered else "(?![\u0300-\u036f])"
     return pattern if lowered else f"(?i){pattern}"
+
+
+def term_pattern(term: str, *, lowered: bool = False) -> str:
+    """Return the `fold_pattern` of a term, in which any white space may part the words of a phrase."""
+    return fold_pattern(term, lowered=lowered).replace(r"\ ", r"\s+")
 
 
 # ======================================================================================================================
@@ -2508,14 +2526,14 @@ def _comparison(column: Column, kind: pa.DataType, operator: str, operand: Any) 
     return f"{compared} AND NOT isnan({column.sql})" if name == "floating" else compared
 
 
-def _count_of(text: str, column: Column) -> str:
+def _count_of(text: str, column: Column, pattern: Callable[..., str] = fold_pattern) -> str:
     """An expression for how often a column holds a text, in any case, also where line ends or invisible characters divide it."""
     sql, word = column.sql, fold(whole_words(text))
     there, division, kept = rf"[{INVISIBLE}]|[-\u2010¬] ?\r?\n", quote_text(DIVISION), rf"\1{hyphen_of(word)}\2"
     whole = f"regexp_replace(regexp_replace({sql}, {division}, '{kept}', 'g'), '[{INVISIBLE}]+', '', 'g')"
     # To look whether a row holds any such place is cheap; to take it out of every row would double a scan's time.
     lowered = f"lower(CASE WHEN regexp_like({sql}, '{there}') THEN {whole} ELSE {sql} END)"
-    return f"regexp_count({lowered}, {quote_text(fold_pattern(word, lowered=True))})"
+    return f"regexp_count({lowered}, {quote_text(pattern(word, lowered=True))})"
 
 
 def _condition(column: Column, kind: Any, operator: str, operand: Any) -> str:
@@ -2912,7 +2930,7 @@ def _count_batches(scope: Scope, words: Sequence[str], names: NamesOfRows) -> It
     import numpy as np
 
     if not scope.text.keys:
-        counts = {f"__count_{number}": _count_of(word, scope.text) for number, word in enumerate(words)}
+        counts = {f"__count_{number}": _count_of(word, scope.text, term_pattern) for number, word in enumerate(words)}
         # A name alone is no reason to show a row whose text is blank.
         sql = f"CASE WHEN regexp_like({scope.text.sql}, '\\S') THEN {scope.text.sql} ELSE '' END"
         counts["__length"] = f"character_length({sql})"
@@ -2922,7 +2940,7 @@ def _count_batches(scope: Scope, words: Sequence[str], names: NamesOfRows) -> It
             yield np.stack(columns, axis=1), names.in_batch(batch), lengths.astype(np.float64), numbers
         return
     # The engine cannot look into JSON.
-    patterns = [(re.compile(fold_pattern(word)), hyphen_of(word)) for word in words]
+    patterns = [(re.compile(term_pattern(word)), hyphen_of(word)) for word in words]
     for batch in scope.batches({"__value": scope.text.sql} | names.expressions):
         values = map(scope.text.inner_value, batch.column(0).to_pylist())
         texts = [value if _is_text(value) else "" for value in values]
@@ -2937,7 +2955,8 @@ def rank_terms(scope: Scope, terms: Terms, *, by_share: bool) -> tuple[Ranking, 
 
     Rows are ordered by share of the terms, whole runs, relevance and row, or by relevance and row alone; the score is the
     first of these. Relevance is the BM25 of Robertson and Zaragoza (2009) over substring counts, with lengths in characters
-    and document frequencies of the same scan, and what names add to it, see NAME_WEIGHT.
+    and document frequencies of the same scan, and what names add to it, see NAME_WEIGHT. A quoted phrase weighs more than all
+    words together, so that rows that hold it come first.
     """
     import numpy as np
 
@@ -2955,7 +2974,9 @@ def rank_terms(scope: Scope, terms: Terms, *, by_share: bool) -> tuple[Ranking, 
         kept.append(tuple(part[matches] for part in batch))
     counts, in_name, lengths, numbers = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     is_in = counts > 0
-    shares = (is_in[:, :counted] | in_name).sum(axis=1) / max(1, counted)
+    has_term, is_phrase = is_in[:, :counted] | in_name, np.array([" " in term for term in terms.counted], bool)
+    weights = np.where(is_phrase, counted, 1)
+    shares = has_term @ weights / max(1, weights.sum())
     frequencies = counts[:, :counted].astype(np.float64)
     with_term, with_name = is_in[:, :counted].sum(axis=0), in_name.sum(axis=0)
     saturation = BM25_K1 * (1 - BM25_B + BM25_B * lengths / max(characters / max(1, rows), 1.0))
@@ -2963,6 +2984,7 @@ def rank_terms(scope: Scope, terms: Terms, *, by_share: bool) -> tuple[Ranking, 
         axis=1
     )
     relevance += _name_weights(rows, in_name)
+    relevance += has_term[:, is_phrase].sum(axis=1) * relevance.max(initial=0.0)
     keys = (-relevance, -is_in[:, counted:].sum(axis=1), -shares) if by_share else (-relevance,)
     order = np.lexsort((numbers, *keys))
     scores = shares if by_share else relevance
@@ -3115,7 +3137,6 @@ def rank_vector(scope: Scope, vector: Sequence[float], *, column: str) -> Rankin
 
 
 WORD_TOKENIZERS = ("simple", "whitespace", "raw")
-_PHRASE = re.compile(r'"([^"]*)"')
 
 
 def _why_not_index(index: Index, query: str) -> str:
@@ -3127,6 +3148,8 @@ def _why_not_index(index: Index, query: str) -> str:
         return f"the full-text index {index.name} ({tokenizer}) finds no words in text without spaces"
     if tokenizer == "raw":
         return f"the full-text index {index.name} (raw) holds whole texts, not words"
+    if quoted_phrases(query) and not index.details.get("with_position"):
+        return f"the full-text index {index.name} keeps no positions, by which it could find a phrase"
     return ""
 
 
@@ -3144,16 +3167,6 @@ def full_text_indexes(layout: TableLayout, query: str) -> tuple[tuple[Index, ...
     if any(index in own for index in by_column.values()):
         return tuple(by_column.values()), ""
     return (), _why_not_index(own[0], query) if own else ""
-
-
-def keeps_positions(indexes: Sequence[Index]) -> bool:
-    """Return whether every one of these indexes can look for a phrase."""
-    return bool(indexes) and all(index.details.get("with_position") for index in indexes)
-
-
-def quoted_phrases(query: str) -> list[str]:
-    """The phrases of a query that stand in double quotes."""
-    return [one_line(phrase) for phrase in _PHRASE.findall(query) if re.search(r"\w", phrase)]
 
 
 def _content_words(query: str) -> list[str]:
@@ -3175,7 +3188,7 @@ def _full_text_search(scope: Scope, query: str, indexes: Sequence[Index]) -> Cal
     build: Any = queries
     must, should = build.Occur.MUST, build.Occur.SHOULD
     columns = [index.columns[0] for index in indexes]
-    phrases = quoted_phrases(query) if keeps_positions(indexes) else []
+    phrases = quoted_phrases(query)
     words = " ".join(_content_words(_PHRASE.sub(" ", query) if phrases else query))[:MAX_TERM_CHARACTERS]
     clauses: list[Any] = [
         (must, build.BooleanQuery([(should, build.PhraseQuery(phrase, column)) for column in columns]))
@@ -3213,7 +3226,7 @@ def rank_full_text(scope: Scope, query: str, indexes: Sequence[Index], names: Na
     A phrase must be in a text. If no text holds any of the words, the ranking is empty.
     """
     search = _full_text_search(scope, query, indexes)
-    has_phrase = keeps_positions(indexes) and bool(quoted_phrases(query))
+    has_phrase = bool(quoted_phrases(query))
 
     def rank(scope: Scope) -> Ranking:
         ranking = _rank(scope, search, "_score", FTS_DEPTH)
@@ -5480,7 +5493,7 @@ class Searcher:
         """
         ranking = ranked.ranking
         hits = fetch_joined(scopes, ranking.rows[:REORDERED], ranking.scores[:REORDERED])
-        patterns = [re.compile(fold_pattern(term)) for term in terms.counted]
+        patterns = [re.compile(term_pattern(term)) for term in terms.counted]
         texts = [densest_part(hit.text, patterns, REORDERED_CHARACTERS) for hit in hits]
         (wanted,), vectors = self.local.embed([query]), self.local.embed(texts)
         places = {(scope.layout.table): at for at, scope in enumerate(scopes)}
@@ -5542,13 +5555,11 @@ class Searcher:
                 if error.kind == "changed":
                     raise
                 reason = f"the full-text index failed ({shorten(error.cause.rstrip('.'), 200)})"
-        phrases, notes = quoted_phrases(query), []
-        by_phrase = ranking is not None and bool(phrases) and keeps_positions(indexes)
-        if not ranking or not (ranking.rows or by_phrase):
-            ranking, missing = rank_terms(scope, terms, by_share=False)
-            notes += [f"BM25 ran over the texts themselves, since {reason}."] if reason and ranking.rows else []
-        if phrases and not by_phrase:
-            notes = ["The quoted phrase was searched as words, since no index keeps positions.", *notes]
+        by_phrase = ranking is not None and bool(quoted_phrases(query))
+        if ranking and (ranking.rows or by_phrase):
+            return ranking, missing, []
+        ranking, missing = rank_terms(scope, terms, by_share=False)
+        notes = [f"BM25 ran over the texts themselves, since {reason}."] if reason and ranking.rows else []
         return ranking, missing, notes
 
     def _rank_by_vectors(
@@ -5645,10 +5656,17 @@ class Searcher:
         self, question: str, *, limit: int, table: str | None = None, conditions: Mapping[str, Any] | None = None
     ) -> Page:
         """The page of the best search that the table allows, or of LANCELOT_SEARCH_TYPE if a person set it."""
-        # Its signs are no arithmetic, and what it quotes need not occur as a phrase.
-        query = re.sub(r"(^|\s)[+-](?=[^\W_])", r"\1", question.replace('"', " "))
+        # Its signs are no arithmetic.
+        query = re.sub(r"(^|\s)[+-](?=[^\W_])", r"\1", question)
         kind = self.settings.search_type if self.settings.is_set("LANCELOT_SEARCH_TYPE") else None
-        page = self.search(SearchRequest(query, limit, kind, table=table, conditions=conditions))
+        request = SearchRequest(query.replace('"', " "), limit, kind, table=table, conditions=conditions)
+        page = self.search(request)
+        if quoted_phrases(query):  # need not occur, but come first where they do
+            exact = self.search(replace(request, query=query))
+            hits = {(hit.table, hit.row): hit for hit in (*exact.hits, *page.hits)}
+            absent = [] if exact.hits else ["No chunk holds the phrase in quotes."]
+            notes = dict.fromkeys((*absent, *exact.notes, *page.notes))
+            page = replace(page, hits=tuple(hits.values())[:limit], terms=exact.terms, notes=tuple(notes))
         if conditions or not page.hits:  # a neighbour need not meet the filter
             return page
         best = page.hits[0]
@@ -6815,7 +6833,7 @@ def _run_section(number: int, run: Sequence[Hit], width: int, *, names_table: bo
 
 def _word_weights(hits: Sequence[Hit], terms: Terms) -> dict[re.Pattern[str], float]:
     """The words of a query with their weights: those that few of the hits hold weigh most."""
-    patterns = [re.compile(fold_pattern(term)) for term in terms.counted]
+    patterns = [re.compile(term_pattern(term)) for term in terms.counted]
     counts = {pattern: sum(bool(pattern.search(hit.text)) for hit in hits) for pattern in patterns}
     return {pattern: math.log1p(len(hits) / count) for pattern, count in counts.items() if count}
 
@@ -6919,7 +6937,9 @@ def context_block(page: Page, *, budget: int) -> str:
         counts = [f"{left_out} left out by the budget"] * bool(left_out) + [f"{repeated} repeated"] * bool(repeated)
         return f"\n({', '.join(counts)}.)\n" if counts else ""
 
-    section = functools.partial(_run_section, width=max(24, budget // 70, budget // 20 - 200), names_table=page.is_joined)
+    section = functools.partial(
+        _run_section, width=max(24, budget // 70, budget // 20 - 200), names_table=page.is_joined
+    )
     different = different_hits(page.hits)
     repeated = len(page.hits) - len(different)
     runs, shown = _fitting_runs(page, budget - len(header) - len(footer(len(different))), section)
@@ -7657,7 +7677,7 @@ TOOLS = (
             Parameter(
                 "query",
                 "string",
-                "The words or the question to search for, in texts and in names of files and titles. Blank with a filter: every chunk "
+                "The words or the question to search for, in texts, titles and names of files; a phrase in double quotes comes first. Blank with a filter: every chunk "
                 "that meets it; blank with sort: in that order. total counts the chunks that hold any of the words, or "
                 "meet the filter, not documents.",
                 required=True,
@@ -7707,7 +7727,13 @@ TOOLS = (
         "Markdown block cut to a character budget, each with its source, its id and its page or line. Use it to answer from the "
         "documents; it cannot count or list. The block says how many chunks were left out; lancedb_read goes on from an id.",
         (
-            Parameter("question", "string", "The question to retrieve context for.", required=True, characters=0),
+            Parameter(
+                "question",
+                "string",
+                "The question to retrieve context for, a phrase in double quotes first.",
+                required=True,
+                characters=0,
+            ),
             Parameter(
                 "contextBudget",
                 "integer",
@@ -7720,7 +7746,7 @@ TOOLS = (
             Parameter(
                 "warmStart",
                 "boolean",
-                "Retrieve a general overview of the documents instead of answering question.",
+                "Retrieve an overview of the documents instead.",
                 default=False,
             ),
             Parameter("table", "string", _TABLE_HELP.format(verb="query")),

@@ -119,16 +119,40 @@ def test_a_phrase_that_no_text_holds_finds_nothing_where_the_index_keeps_positio
     assert "holds the phrase zen garden of" in json.loads(lancelot.search_json(page))["hint"]
 
 
+@pytest.mark.parametrize("kind", ["text", "fts"])
 @pytest.mark.parametrize("indexed", [True, False])
-def test_a_quoted_phrase_is_words_with_a_note_where_no_index_keeps_positions(
-    make_table: Callable[..., Path], make_searcher: Callable[..., Any], *, indexed: bool
+def test_chunks_that_hold_a_quoted_phrase_come_first_where_no_index_keeps_positions(
+    kind: Any, make_table: Callable[..., Path], make_searcher: Callable[..., Any], *, indexed: bool
 ) -> None:
-    folder = make_table({"text": TEXTS})
+    rows = [
+        "zen of the garden of london, a big band of cats",
+        "the Garden\n  of Zen and much else " * 9,
+        "garden, of zen",
+    ]
+    folder = make_table({"text": [*rows, "no such thing"]})
     if indexed:
         index(folder, with_position=False)
-    page = found(make_searcher(LANCEDB_PATH=folder), '"garden of zen"')
-    assert {TEXTS[6], TEXTS[7]} <= set(texts(page))
-    assert page.notes == ("The quoted phrase was searched as words, since no index keeps positions.",)
+    page = found(make_searcher(LANCEDB_PATH=folder), 'big london cats "garden of zen" band', kind)
+    assert texts(page) == [rows[1], rows[0], rows[2]]
+    assert (list(page.hits) == sorted(page.hits, key=lambda hit: -hit.score), page.total) == (True, 3)
+    assert ["keeps no positions" in note for note in page.notes] == [True] * (indexed and kind == "fts")
+    absent = found(make_searcher(LANCEDB_PATH=folder), '"zen garden"', kind)
+    assert (absent.total, "occur in no chunk: zen garden." in " ".join(absent.notes)) == (3, True)
+
+
+@pytest.mark.parametrize("positions", [True, False])
+def test_what_a_question_quotes_comes_first_and_need_not_occur(
+    make_table: Callable[..., Path], make_searcher: Callable[..., Any], *, positions: bool
+) -> None:
+    folder = make_table({"text": TEXTS})
+    index(folder, with_position=positions)
+    searcher = make_searcher(LANCEDB_PATH=folder)
+    page = searcher.search_question('Which dogs ran in the garden, and who has a "garden of zen"?', limit=20)
+    assert texts(page)[:2] == [TEXTS[6], TEXTS[5]]
+    assert len(set(texts(page))) == len(page.hits)
+    absent = searcher.search_question('Where is the "garden of cats"?', limit=20)
+    assert {TEXTS[5], TEXTS[6], TEXTS[7]} <= set(texts(absent))
+    assert any("no chunk" in note.lower() for note in absent.notes)
 
 
 @pytest.mark.parametrize(
@@ -226,13 +250,13 @@ def test_an_index_on_a_column_with_a_space_and_on_a_nested_one_is_used(
     assert (texts(page), page.notes) == (["dogs ran", "zen dog"], ())
 
 
-def test_a_phrase_that_a_scan_cannot_hold_together_is_told(
+def test_a_phrase_that_an_index_cannot_hold_is_looked_for_in_the_texts(
     make_table: Callable[..., Path], make_searcher: Callable[..., Any]
 ) -> None:
     folder = make_table({"text": TEXTS})
     index(folder, base_tokenizer="simple", with_position=True)
     notes = found(make_searcher(LANCEDB_PATH=folder), '"設計図" zen').notes
-    assert [("searched as words" in note, "without spaces" in note) for note in notes] == [(True, False), (False, True)]
+    assert ["without spaces" in note for note in notes] == [True]
 
 
 @pytest.mark.parametrize("search_type", ["text", "fts", "hybrid"])
