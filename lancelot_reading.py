@@ -779,6 +779,7 @@ _DAMAGE = (
 )
 """What libraries raise for damaged files besides their own errors: most of what Python has."""
 MAX_PAGES = 20_000
+MAX_STREAMS = 300_000_000  # bytes of unpacked pages that are looked through for soft hyphens
 _MARGIN = 0.12  # of a page's height, above and below: where running heads and page numbers stand
 _LARGE = 1.17  # times the size of most of the text: the type of headings
 _MANY = 3  # pages with the same line in a margin
@@ -1016,6 +1017,31 @@ def _read_pages(pdf: Any) -> tuple[list[_Line], list[int], list[int]]:
     return lines, lost, pictures
 
 
+_KERNING = re.compile(rb"\)\s*-?\d{1,2}(?:\.\d*)?\s*\(")
+_WITHIN_WORD = re.compile("([a-z]+)-(?=([a-z]+))")
+_CODE_173 = re.compile(rb"([a-z]*)(?:\\255|\xad)([a-z]*)(?=(.?))", re.DOTALL)
+
+
+def _soft_hyphens(content: bytes) -> set[tuple[str, str]]:
+    """The parts of words between which a PDF has code 173, if it has that for soft hyphens: only within words of small letters.
+
+    In most fonts it looks like a hyphen, and the library gives it as one. Some programs write all hyphens so.
+    """
+    parts, room = set[tuple[str, str]](), MAX_STREAMS
+    for before in content.split(b"endstream"):
+        data = re.split(rb"stream\r?\n", before, maxsplit=1)[-1]
+        with contextlib.suppress(zlib.error):
+            data = zlib.decompressobj().decompress(data, max(room, 1))
+        room -= len(data)
+        if b"\0" in data or not re.search(rb"T[Jj]\s", data):  # pictures, and fonts with other codes
+            continue
+        for left, right, after in _CODE_173.findall(_KERNING.sub(b"", data)):
+            if not left or not (right or after == b")"):
+                return set()
+            parts.add((left.decode(), right.decode()))
+    return parts
+
+
 def pdf_document(content: bytes) -> Document:
     """A PDF page by page under its headings; pages that cannot be read or are pictures are named as missing."""
     from pypdfium2 import PdfDocument, raw
@@ -1030,6 +1056,9 @@ def pdf_document(content: bytes) -> Document:
             with contextlib.suppress(*_DAMAGE):
                 pdf.init_forms()
             lines, lost, pictures = _read_pages(pdf)
+            if soft := _soft_hyphens(content):
+                whole = functools.partial(_WITHIN_WORD.sub, lambda word: word[1] + "-" * (word.groups() not in soft))
+                lines = [replace(line, text=whole(line.text)) for line in lines]
             title = "" if _LEFT_BY_PROGRAMS.fullmatch(title) else title
             document = collect("pdf", _pdf_sections(pdf, lines, title))
     except IgnoredError as error:

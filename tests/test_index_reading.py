@@ -621,6 +621,23 @@ def test_words_that_lines_of_a_pdf_divide_are_whole() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (
+            r"photo\255synthesis of well-known chloro\255) Tj 0 -14 Td (plasts",
+            "photosynthesis of well-known\nchloroplasts",
+        ),
+        (r") Tj [(photo) -20.5 (\255syn) 8 (thesis)] TJ (", "photosynthesis"),
+        (r"a well\255known fact of 1999\2552001", "a well-known fact of 1999-2001"),
+        (r"pre\255 and post\255war", "pre- and post-war"),
+    ],
+)
+def test_hyphens_of_a_pdf_within_a_line_are_soft_if_it_has_their_code_nowhere_else(written: str, text: str) -> None:
+    content = make_pdf(written).replace(b"/Helvetica", b"/Helvetica /Encoding /WinAnsiEncoding")
+    assert [section.text for section in read("a.pdf", content).sections] == [text]
+
+
+@pytest.mark.parametrize(
     ("name", "content"),
     [
         *(("a.txt", "auto\u00admo\u200bbi\u2060le"), ("a.md", "# auto\ufeffmobile"), ("a.html", "<p>auto&shy;mo&#8203;bile")),
