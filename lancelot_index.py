@@ -670,14 +670,17 @@ class ChunkTable:
 
     @_writing
     def replace(
-        self, files: Sequence[tuple[FoundFile, Extraction]], old: Iterable[str] = (), *, keep_vectors: bool = True
+        self, files: Sequence[tuple[FoundFile, Extraction]], old: Sequence[str] = (), *, keep_vectors: bool = True
     ) -> None:
-        """Put files in the place of these old sources and their own, in one commit; texts that stay can keep their vectors."""
+        """Put files in the place of these old sources and their own, in one commit; texts that stay can keep their vectors.
+
+        Without old sources, the table must have nothing of the files.
+        """
         import pyarrow as pa
 
         now, vectors = dt.datetime.now(dt.timezone.utc), {}
         theirs = any_of("chunkSource", {*old, *(file.source for file, _ in files)})
-        if self.length and keep_vectors:
+        if self.length and keep_vectors and old:
             kept = self.rows("text", *lancelot.EMBEDDED_NAMES, VECTOR_COLUMN, where=theirs).to_pylist()
             vectors = {embedded_text(row["text"], row): row[VECTOR_COLUMN] for row in kept if row[VECTOR_COLUMN]}
         rows: list[dict[str, Any]] = [
@@ -702,7 +705,11 @@ class ChunkTable:
             row[VECTOR_COLUMN] = vectors.get(embedded_text(row["text"], row))
         if self.length and not all(row[VECTOR_COLUMN] for row in rows):
             self._set_metadata(VECTOR_COLUMN, lancelot.COMPLETE_METADATA, "no")
-        self._put(pa.Table.from_pylist(rows, schema=self._table.schema), instead_of=theirs)
+        made = pa.Table.from_pylist(rows, schema=self._table.schema)
+        if old:
+            self._put(made, instead_of=theirs)
+        else:  # a merge takes time that grows with the table
+            self._table.add(made, on_bad_vectors="null")
 
     def _put(self, rows: pa.Table, *, instead_of: str) -> None:
         """Put rows in the place of those that meet a condition, in one commit."""
@@ -1144,13 +1151,21 @@ class IndexRun:
         """Bring in every file that is new or changed, and take out those that are gone; without a table only count."""
         kept: set[str] = set()
         chunks = {source: row["count_all"] for source, row in self._known.items()}
-        for batch in self._batches(self._files, kept):
-            if table:
+
+        def write(batch: Sequence[tuple[FoundFile, Extraction]]) -> None:
+            if table and batch:
                 old = [source for file, _ in batch for source in self._known.get(file.source, {}).get("parts", ())]
                 table.replace(batch, old, keep_vectors=not (self.request.force and self.embedder.works))
             for file, extraction in batch:
                 (self.updated if file.source in self._known else self.new).append(file.source)
                 chunks[file.source] = extraction.count
+
+        with concurrent.futures.ThreadPoolExecutor(1) as writer:
+            written = writer.submit(write, ())
+            for batch in self._batches(self._files, kept):  # which is read while the one before is written
+                written.result()
+                written = writer.submit(write, batch)
+            written.result()
         if (gone := self._gone(self._known, kept)) and table:
             table.remove(source for row in gone.values() for source in row["parts"])
         self.removed = sorted(gone)

@@ -971,6 +971,40 @@ def test_files_in_a_table_without_their_sizes_are_compared_by_content_once(
     assert open_table(tmp_path).version == version
 
 
+def test_the_next_files_are_read_while_some_are_written_and_a_write_that_fails_ends_the_run(
+    files: Path, index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, extract = threading.Event(), lancelot_reading.Extractor.extract
+    replace_files, failing = lancelot_index.ChunkTable.replace, [True]
+    failure = ("The disk is full.", lancelot_index.TRY_AGAIN)
+
+    def read(extractor: lancelot_reading.Extractor, path: Path) -> lancelot_reading.Extraction:
+        if path.name != "guide.md":  # the first in order
+            reading.set()
+        return extract(extractor, path)
+
+    def write(table: lancelot_index.ChunkTable, batch: Any, *args: Any, **options: Any) -> None:
+        ((file, _),) = batch
+        if file.path.name == "guide.md":
+            assert reading.wait(30), "nothing is read meanwhile"
+        elif failing[0]:
+            raise lancelot.LancelotError(*failure)
+        replace_files(table, batch, *args, **options)
+
+    monkeypatch.setattr(lancelot_reading.Extractor, "extract", read)
+    monkeypatch.setattr(lancelot_index.ChunkTable, "replace", write)
+    monkeypatch.setattr(lancelot_index, "BATCH_FILES", 1)
+    with pytest.raises(lancelot.LancelotError, match="disk is full"):
+        index(files)
+    assert {row["chunkSource"] for row in rows(tmp_path)} == {str(files / "guide.md")}
+    failing[0] = False
+    assert counts(index(files)) == (2, 0, 1, 0)
+    expected = rows(tmp_path)
+    shutil.rmtree(tmp_path / "db")
+    index(files)
+    assert rows(tmp_path) == expected
+
+
 def test_no_embedding_function_of_a_table_is_run_by_a_write(files: Path, index: Index, tmp_path: Path) -> None:
     model = {"name": "text-embedding-ada-002", "base_url": "http://127.0.0.1:1/v1", "api_key": "k", "max_retries": 0}
     function = {"name": "openai", "model": model, "source_column": "text", "vector_column": "vector"}
