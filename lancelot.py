@@ -4852,6 +4852,32 @@ def fetch_joined(
     return tuple(hits[row] for row in rows if row in hits)
 
 
+CONTENTS_CHARACTERS = 4_000
+CONTENTS_LINES = 4
+MAX_TITLE_LINE = 120
+CONTENTS_SHARE = 0.7
+_CONTENTS_ENTRY = re.compile(
+    r"\W*\[[^\]]+\]\([^)]*\)\W*"
+    r"|.*[^\W\d_]{2}.*?(?:\W\.{3,}|(?:\. ){3,}|…| {2,}|\t)\W*(?:\d{1,4}|[ivxl]+)"
+    r"|(?:\d+\.)+\d* .*[^\s.,;:!?]"
+)
+"""A line that is a link of Markdown, a title with its page, or a title with its number."""
+_CONTENTS_HEADING = re.compile(
+    r"\W*(?:(?:table of )?contents|navigation|inhalt(?:sverzeichnis)?|sommaire|table des matières)\W*", re.IGNORECASE
+)
+
+
+def is_contents(text: str) -> bool:
+    """Return whether a text is a table of contents, an index or a list of links: of 12,400 passages, none is taken for one."""
+    lines = list(filter(None, map(str.strip, text[:CONTENTS_CHARACTERS].splitlines())))
+    is_named = any(map(_CONTENTS_HEADING.fullmatch, lines[:CONTENTS_LINES]))
+    entries = sum(
+        len(line) <= MAX_TITLE_LINE and bool(_CONTENTS_ENTRY.fullmatch(line) or (is_named and line[-1] not in ".,;:!?"))
+        for line in lines
+    )
+    return entries >= max(CONTENTS_LINES, CONTENTS_SHARE * len(lines))
+
+
 MOST_LISTED_ROWS = 1_000
 
 
@@ -4859,7 +4885,7 @@ def fetch_page(scopes: Sequence[Scope], ranking: Ranking, request: SearchRequest
     """The hits of a page, and where the next one begins, of at most MAX_LIMIT rows, or MOST_LISTED_ROWS of a listing.
 
     Rows of one text, or in a sorted listing of one document and the same values, are one hit. A page ends before the row that
-    would be one more hit, so that pages show or name each row of the ranking once.
+    would be one more hit, so that pages show or name each row of the ranking once. Contents come last on theirs.
     """
     tables = {scope.layout.table: at for at, scope in enumerate(scopes)}
     is_listing, groups = not request.query.strip(), defaultdict[Any, list[Hit]](list)
@@ -4878,7 +4904,8 @@ def fetch_page(scopes: Sequence[Scope], ranking: Ranking, request: SearchRequest
                 break
             groups[key].append(replace(hit, place=place))
         start, end = end, 2 * end - request.offset
-    return tuple(replace(first, others=tuple(others)) for first, *others in groups.values()), following
+    hits = [replace(first, others=tuple(others)) for first, *others in groups.values()]
+    return tuple(hits if is_listing else sorted(hits, key=lambda hit: is_contents(hit.text))), following
 
 
 RETRY_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -6386,9 +6413,10 @@ def search_json(page: Page) -> str:
         hits = [replace(hit, text=snippet(hit.text, page.terms, width=width)) for hit, width in shown]
         for detail in _DETAILS:
             yield _search_object(page, hits, *detail)
+        ranked = sorted(hits, key=lambda hit: hit.place)  # so that the next page begins where these end
         for count in _fewer(len(hits) * 3 // 4):
             note = f"Only the first {count} of {len(hits)} hits are shown, cut short and without metadata, to keep the answer short."
-            yield _search_object(page, hits[:count], 120, 0, note)
+            yield _search_object(replace(page, hits=tuple(ranked)), ranked[:count], 120, 0, note)
 
     return _first_that_fits(answers())
 

@@ -122,3 +122,41 @@ def test_a_text_that_two_files_hold_is_one_hit_that_names_both(tmp_path: Path) -
         }
         assert block.count("How we use your data") == 1
         assert "also in" in block
+
+
+# --- contents and navigation
+
+
+CONTENTS = (
+    "Contents\n\n1 Safety ........ 3\n2 Descaling the boiler ........ 12\n3 Frost ........ 15",
+    "Safety … 3\nDescaling the boiler … 12\nFrost … 15\nGuarantee … 20",
+    "## Table of contents\n* [Safety](#safety)\n* [Descaling the boiler](#descaling)\n  * [Frost](#frost)\n* [More](#more)",
+    "Navigation\n- Home\n- Descaling the boiler\n- Frost\n- Imprint",
+    "1. Safety\n2. Descaling the boiler\n2.1. Frost\n2.2. Before the winter\n3. Guarantee",
+)
+PASSAGES = (
+    "1. Switch it off.\n2. Descale the boiler.\n3. Rinse twice.\n4. Switch it on again.",
+    "Ingredients\n- 200 g flour\n- 3 eggs\n- salt\n- a little milk",
+    "| month | gas |\n| --- | --- |\n| January | 120 |\n| February | 110 |\n| March | 90 |",
+    "def one():\n    return 1\n\ndef two():\n    return 2\n",
+    "See [the guide](guide.md) before descaling.\n\nIt takes an hour.\n\nUse vinegar.\n\nRinse.",
+)
+
+
+def test_contents_and_navigation_are_told_from_passages() -> None:
+    assert [lancelot.is_contents(text) for text in (*CONTENTS, *PASSAGES)] == [True] * 5 + [False] * 5
+
+
+@pytest.mark.parametrize("contents", CONTENTS)
+def test_a_passage_comes_before_the_contents_that_name_it(
+    contents: str, make_table: Callable[..., Path], make_searcher: Callable[..., Any]
+) -> None:
+    passage = (
+        "Before the winter the boiler is to be descaled, which takes an hour; then rinse it twice with clear water."
+    )
+    searcher = make_searcher(LANCEDB_PATH=make_table({"text": [contents, passage]}))
+    for kind in ("text", "fts"):
+        page = searcher.search(lancelot.SearchRequest("descaling the boiler", 5, kind))
+        assert [hit.text for hit in page.hits] == [passage, contents]
+    block = lancelot.context_block(searcher.search_question("descaling the boiler", limit=20), budget=4000)
+    assert 0 < block.index(passage) < block.index(contents)

@@ -208,7 +208,10 @@ def test_an_answer_cut_to_its_cap_goes_on_where_it_stopped(
     assert "to keep the answer short" in answer["note"]
 
 
-TEXTS = st.lists(st.sampled_from(["needle", "a needle", " needle\n", "needle in hay", "needle hay", "hay"]), min_size=1)
+CONTENTS = "Contents\n1. A needle ..... 1\n2. Hay ..... 2\n3. Straw ..... 3"
+TEXTS = st.lists(
+    st.sampled_from(["needle", "a needle", " needle\n", "needle in hay", "needle hay", "hay", CONTENTS]), min_size=1
+)
 REPEATED = {"limit": st.integers(1, 9), "search_type": st.sampled_from(["text", "fts", "hybrid", "vector"])}
 
 
@@ -234,6 +237,7 @@ def test_rows_of_one_text_are_one_hit_of_a_page_that_names_the_others(
     for page in pages:
         assert len(page.hits) <= limit
         assert len({hit.text.strip() for hit in page.hits}) == len(page.hits)
+        assert CONTENTS not in [hit.text for hit in page.hits[:-1]]
         shown = json.loads(lancelot.search_json(page))["hits"]
         for hit, given_hit in zip(page.hits, shown, strict=True):
             assert {other.text.strip() for other in hit.others} <= {hit.text.strip()}
