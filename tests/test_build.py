@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PROJECT
+from conftest import PROJECT, TESTS
 from pythons import other_pythons
 
 import bootstrap
@@ -19,6 +19,7 @@ import lancelot
 
 ROOT = Path(build.__file__).parent
 LOCKS = (build.LOCK, build.DEV_LOCK)
+BUILD_SCREEN = TESTS / "snapshots" / "build.txt"
 
 
 LINUX, ARM, MACOS, WINDOWS = build.PLATFORMS
@@ -744,6 +745,32 @@ def test_a_target_that_cannot_be_made_stops_no_other_and_is_a_failure(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "build: pip could not install it."
     assert lines[1].startswith("build: Failed: Python 3.12 on macos-arm64. ")
+
+
+@pytest.mark.skipif(
+    not list(build.BUILD.glob(f"runtime-*/{build.PACKED}")), reason="nothing was built here, which takes minutes"
+)
+def test_the_screen_of_a_build_fits_a_terminal(tmp_path: Path) -> None:
+    """As in the transcript of the first hour, with what differs between machines by one name; packages are at hand."""
+    code = "import build, pathlib, sys; build.ARCHIVE = pathlib.Path(sys.argv[1]); sys.exit(build.main([]))"
+    python, archive = Path(sys.executable).resolve(), tmp_path / "lancelot.pyz"  # as a person runs it
+    made = subprocess.run(
+        [python, "-c", code, archive],
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert (made.returncode, archive.exists()) == (0, True), made.stdout
+    seen = f"$ python3 build.py\n{made.stdout.replace(str(tmp_path), '/home/me/lancelot/dist')}"
+    seen = re.sub(r"for Python [\d.]+ on \S+", "for Python N on PLATFORM", re.sub(r"[\d.]+ MB", "N MB", seen))
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        BUILD_SCREEN.write_text(seen, encoding="utf-8")
+    assert seen == BUILD_SCREEN.read_text(encoding="utf-8"), "UPDATE_SNAPSHOTS=1 accepts it"
+    assert len(seen.splitlines()) < 24
+    assert max(map(len, seen.splitlines())) <= 80
 
 
 def test_archives_are_tested_only_where_their_python_is() -> None:
