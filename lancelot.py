@@ -6831,7 +6831,9 @@ def _heading(run: Sequence[Hit], width: int, *, names_table: bool) -> str:
     title, source, identity = _label(first.title), _label(first.source), str(first.id)
     if title in re.split(r"[/\\]", source)[-1]:
         title = ""
-    title = shorten(title, max(width // 2, width - len(source)))
+    # The file's name tells more than the start of a heading path.
+    name = 1 + len(re.split(r"[/\\](?=[^/\\])", source)[-1])
+    title = shorten(title, max(width - name if name < width else width // 2, width - len(source)))
     room = width - len(title)
     parts = [title, source if len(source) <= room else f"…{source[1 - room :]}"]
     parts += [f"table {_label(first.table)}"] * names_table

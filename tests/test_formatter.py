@@ -754,3 +754,13 @@ def test_a_status_for_a_person_says_how_many_types_it_does_not_name(
     stats = lancelot.Stats("documents", 55, 10, {f".{letter}": 10 - n for n, letter in enumerate("abcdefghij")})
     lines = lancelot.status_lines(dataclasses.replace(status, stats=stats))
     assert "chunks by type: .a 10, .b 9, .c 8, .d 7, .e 6, .f 5, .g 4, .h 3 and 2 more" in lines
+
+
+def test_the_heads_of_a_small_block_tell_files_apart_that_have_the_same_headings() -> None:
+    hits = tuple(
+        lancelot.Hit(name, 1.0, "Installation and operating instructions > Pressure", f"/docs/{name}", name, {}, row=at)
+        for at, name in enumerate(("TX-700 manual.md", "TX-900 manual.md"))
+    )
+    page = lancelot.Page(lancelot.SearchRequest("pressure", 5, "text"), "t", "text", hits, 2, lancelot.read_terms("a"))
+    heads = re.findall("(?m)^## .*", context_block(page, budget=1000))
+    assert ["TX-700 manual.md" in heads[0], "TX-900 manual.md" in heads[1]] == [True, True]
