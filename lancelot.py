@@ -4538,7 +4538,7 @@ class Hit:
     """One chunk: `score` is a distance, a share of words, a BM25 or a fused score, depending on the search that ran.
 
     `base` is a folder that its source is in, see `TableLayout.base`, `place` that in its ranking. It stands for `others` of
-    its page: of the same text, or in a sorted listing of the same document and values.
+    its page: of the same text in other sources, or in a sorted listing of the same document and values.
     """
 
     id: str | int
@@ -4550,7 +4550,7 @@ class Hit:
     table: str = ""
     row: int = 0
     base: str = ""
-    place: int = 0
+    place: int = field(default=0, compare=False)
     others: tuple[Hit, ...] = ()
 
 
@@ -4884,11 +4884,12 @@ MOST_LISTED_ROWS = 1_000
 def fetch_page(scopes: Sequence[Scope], ranking: Ranking, request: SearchRequest) -> tuple[tuple[Hit, ...], int]:
     """The hits of a page, and where the next one begins, of at most MAX_LIMIT rows, or MOST_LISTED_ROWS of a listing.
 
-    Rows of one text, or in a sorted listing of one document and the same values, are one hit. A page ends before the row that
-    would be one more hit, so that pages show or name each row of the ranking once. Contents come last on theirs.
+    Rows of one text in several sources, or in a sorted listing of one document and the same values, are one hit. A page ends
+    before the row that would be one more hit, so that pages show or name each row of the ranking once. Contents come last.
     """
     tables = {scope.layout.table: at for at, scope in enumerate(scopes)}
     is_listing, groups = not request.query.strip(), defaultdict[Any, list[Hit]](list)
+    seen = Counter[tuple[str, ...]]()
     start, end = request.offset, request.offset + request.limit + 1
     last = min(len(ranking.rows), request.offset + (MOST_LISTED_ROWS if is_listing else MAX_LIMIT))
     following = last
@@ -4897,8 +4898,13 @@ def fetch_page(scopes: Sequence[Scope], ranking: Ranking, request: SearchRequest
         places = {row: place for place, row in enumerate(rows, start)}
         for hit in fetch_joined(scopes, rows, ranking.scores[start : start + len(rows)], textless=is_listing):
             place = places[tables[hit.table] << TABLE_BITS | hit.row]
-            listed_as = (hit.table, hit.source, hit.score) if request.sort and hit.source else place
-            key = listed_as if is_listing else hit.text.strip()
+            key: tuple[Any, ...] = (place,)
+            if hit.source and request.sort:
+                key = (hit.table, hit.source, hit.score)
+            elif hit.source and not is_listing:
+                chunk = (hit.text.strip(), hit.source, hit.table)
+                key = (chunk[0], seen[chunk])
+                seen[chunk] += 1
             if key not in groups and len(groups) == request.limit:
                 following = place
                 break
@@ -6337,14 +6343,14 @@ MOST_NAMED = 5
 
 
 def also_in(hit: Hit, *, before: int = sys.maxsize) -> list[str]:
-    """Return where the text of a hit stands as well, ranked before a place: sources, else ids, at most MOST_NAMED."""
-    names: dict[str, None] = {}
-    for other in hit.others:
-        if other.place < before:
-            name = str(other.id) if (other.table, other.source) == (hit.table, hit.source) else other.source
-            names[(name or str(other.id)) + f" of table {other.table}" * (other.table != hit.table)] = None
+    """Return the sources that hold the text of a hit as well, ranked before a place, at most MOST_NAMED."""
+    names = [
+        other.source + f" of table {other.table}" * (other.table != hit.table)
+        for other in hit.others
+        if other.place < before
+    ]
     more = [f"and {len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
-    return [*(shorten(one_line(name), 500) for name in list(names)[:MOST_NAMED]), *more]
+    return [*(shorten(one_line(name), 500) for name in names[:MOST_NAMED]), *more]
 
 
 def _others(hit: Hit, before: int, *, is_sorted: bool) -> dict[str, Any]:

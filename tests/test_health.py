@@ -372,7 +372,7 @@ def test_statistics_are_those_of_the_default_table(
     assert stats_of(make_searcher(LANCEDB_PATH=folder)) == {
         "table": "documents",
         "folder": str(folder),
-        "totalFiles": 5,
+        "totalFiles": 4,
         "totalChunks": 6,
         "fileTypes": {".py": 3, "none": 2, ".md": 1},
     }

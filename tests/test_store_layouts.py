@@ -352,7 +352,7 @@ def test_the_usual_spelling_of_a_name_wins(
         "source_url": ["u", "v"],
         "Source": ["S", ""],
     }
-    columns |= {"TITLE": ["A", "B"], "title": ["Zebra", ""], "content": ["a zebra", "a zebra"]}
+    columns |= {"TITLE": ["A", "B"], "title": ["Zebra", ""], "content": ["a zebra", "one zebra"]}
     page = find(searcher_of(make_table(columns | {"metadata": meta})), "zebra", "text")
     assert [(hit.id, hit.title, hit.source) for hit in page.hits] == [("A", "Zebra", "S"), ("B", "B", "v")]
     named_as_a_file = {"Document": ["one file", "another"], "Passage": ["a zebra runs over the plain", "a lion sleeps"]}
