@@ -67,6 +67,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TextIO, Typ
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     import pyarrow as pa
     from anyio import CapacityLimiter
     from mcp import types
@@ -212,6 +214,41 @@ def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
         message = f"{name} took longer than {seconds:g} s"
         raise TimeoutError(message)
     return future.result()
+
+
+class Turns:
+    """How many calls work at the same time: more are slower together than one after the other. Calls that wait let others work."""
+
+    def __init__(self, count: int) -> None:
+        self._free = threading.Semaphore(count)
+        self._own = threading.local()
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Work within: wait for a turn before."""
+        with self._free:
+            self._own.has_turn = True
+            try:
+                yield
+            finally:
+                self._own.has_turn = False
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Wait within, for a server, while another call has this thread's turn, if it has one."""
+        if not getattr(self._own, "has_turn", False):
+            yield
+            return
+        self._free.release()
+        try:
+            yield
+        finally:
+            self._free.acquire()
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether an error is a failed call's and not the end of the process: panics of Rust are no Exception."""
+    return isinstance(error, Exception) or type(error).__name__ in ("PanicException", "RustPanic")
 
 
 # --- values that JSON can hold
@@ -1733,8 +1770,8 @@ def engine_errors(doing: str, *, remedy: str = LOOK_AT_STATUS) -> Iterator[None]
     try:
         yield
     except BaseException as error:
-        is_panic = type(error).__name__ in ("PanicException", "RustPanic")
-        if not is_panic and not isinstance(error, RuntimeError | ValueError | OSError):
+        is_known = not isinstance(error, Exception) or isinstance(error, RuntimeError | ValueError | OSError)
+        if not is_failure(error) or not is_known:
             raise
         raise _failure(doing, one_line(str(error)), remedy) from error
 
@@ -4023,6 +4060,7 @@ class _Endpoint:
         self._seconds = seconds
         self._find_key = key
         self._calls = threading.local()
+        self.turns = Turns(1)
 
     @functools.cached_property
     def lookup(self) -> KeyLookup:
@@ -4069,7 +4107,8 @@ class _Endpoint:
             raise self._failure("key")
         try:
             # Time limits inside the client are by read, so a server that trickles would outlast them.
-            return bounded(run, seconds=seconds, name=f"the {self.kind} call")
+            with self.turns.lent():
+                return bounded(run, seconds=seconds, name=f"the {self.kind} call")
         except (TimeoutError, openai.APITimeoutError, httpx2.TimeoutException) as error:
             call.break_off()
             raise self._failure("slow", f"{seconds:g} s") from error
@@ -5306,6 +5345,15 @@ def rows_to_try(tables: int) -> int:
     return SAMPLED_PARTS if tables <= 8 else 3  # noqa: PLR2004 - both stand here alone
 
 
+MAX_CALLS = 32
+"""Calls that run at the same time, if they mostly wait for a server; more wait for their turn."""
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def each_table(tables: Sequence[Any], call: Callable[[int, Any], T]) -> tuple[dict[int, T], dict[str, LancelotError]]:
     """What a call gives for each table, by its place, and by name why it fails for others."""
     results: dict[int, T] = {}
@@ -5337,6 +5385,8 @@ class Searcher:
         self.embedder = embedder or EndpointEmbedder(settings)
         self.local = local or LocalEmbedder(settings)
         self.chat = ChatModel(settings)
+        self.turns = Turns(MAX_CALLS if is_address(settings.path or "") else max(2, min(processors(), MAX_CALLS)))
+        self.embedder.turns = self.chat.turns = self.turns
         self._counted: dict[tuple[str, str], tuple[Any, str]] = {}
         self._matches: dict[tuple[str, str], tuple[Any, Match]] = {}
         self._known: dict[str, tuple[Any, bool]] = {}
@@ -7422,7 +7472,9 @@ def _outcome(call: Callable[[], T], what: str, seconds: float) -> T | LancelotEr
         return LancelotError(f"{what} took longer than {seconds:g} s.", "See whether disk and servers answer.")
     except LancelotError as error:
         return error
-    except Exception:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         logger.exception("%s failed: this is a bug of Lancelot", what)
         return LancelotError(f"{what} failed by a bug of Lancelot.", "The log on standard error says more.")
 
@@ -7598,7 +7650,8 @@ class Tool:
 
     `run` gives what was asked for: it takes the searcher, and the arguments by keyword. `text` makes an answer for a model of
     that, `lines` for a person. A tool is offered if the
-    setting is set that it `needs`; "" needs none. One that `writes` runs as a process of its own.
+    setting is set that it `needs`; "" needs none. One that `writes` runs as a process of its own. One that `waits` has its turn
+    after calls before it.
     """
 
     name: str
@@ -7611,6 +7664,7 @@ class Tool:
     reaches_out: bool = False
     needs: str = ""
     writes: bool = False
+    waits: bool = True
 
     def schema(self, settings: Settings) -> dict[str, Any]:
         """The input schema, flat, with unknown arguments refused where there are parameters at all."""
@@ -7934,6 +7988,7 @@ TOOLS = (
             ),
         ),
         lambda searcher, verbose: status_json(examined_status(searcher), verbose=verbose),
+        waits=False,
     ),
     Tool(
         "lancedb_version",
@@ -7941,6 +7996,7 @@ TOOLS = (
         "Reports the Lancelot version, the MCP protocol version of the SDK it is built on, and what is enabled.",
         (),
         run_version,
+        waits=False,
     ),
 )
 
@@ -8001,7 +8057,7 @@ def find_tool(name: str) -> Tool | None:
     return next((tool for tool in TOOLS if tool.name == name), None)
 
 
-def failure_text(name: str, error: Exception) -> str:
+def failure_text(name: str, error: BaseException) -> str:
     """What a failed call of this name answers: the sentences of an anticipated failure, or that this is a bug."""
     if isinstance(error, ImportError):
         error = missing_part(error)
@@ -8015,8 +8071,11 @@ def failure_text(name: str, error: Exception) -> str:
 def call_tool(tool: Tool, searcher: Searcher, arguments: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the text that answers a call, and whether it is an error. Never raises: this is the edge around a tool."""
     try:
-        return tool.text(tool.run(searcher, **tool.parse_arguments(arguments, searcher.settings))), False
-    except Exception as error:  # noqa: BLE001 - the edge around a tool
+        with searcher.turns.taken() if tool.waits else contextlib.nullcontext():
+            return tool.text(tool.run(searcher, **tool.parse_arguments(arguments, searcher.settings))), False
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         return failure_text(tool.name, error), True
 
 
@@ -8203,13 +8262,20 @@ def document_handlers(searcher: Searcher, threads: CapacityLimiter) -> dict[str,
 
     def handler(run: Callable[[Searcher, Any], T]) -> Callable[[Any, Any], Awaitable[T]]:
         async def handle(context: Any, parameters: Any) -> T:
-            code, call = types.INTERNAL_ERROR, functools.partial(run, searcher, parameters)
+            code = types.INTERNAL_ERROR
+
+            def call() -> T:
+                with searcher.turns.taken():
+                    return run(searcher, parameters)
+
             try:
                 with anyio.fail_after(RESOURCE_SECONDS):
                     return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=threads)
             except TimeoutError:
                 message = f"No answer within {RESOURCE_SECONDS:g} s. See whether the folder's disk or server answers."
-            except Exception as error:  # noqa: BLE001 - the edge around a resource
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
                 message = failure_text(context.method, error)
                 if isinstance(error, LancelotError) and error.kind == "absent":
                     is_old = run is read_document and context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
@@ -8234,10 +8300,6 @@ def document_handlers(searcher: Searcher, threads: CapacityLimiter) -> dict[str,
 
 
 # --- the server
-
-
-MAX_CALLS = 32
-"""Calls that run at the same time; more wait for their turn."""
 
 
 def describe_tool(tool: Tool, settings: Settings) -> types.Tool:
@@ -8276,7 +8338,7 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
     unchanging = CacheHint(ttl_ms=3_600_000)  # settings are read at the start alone
     answering = searcher or Searcher(settings)
     # Apart from the threads that read and write stdio, so that calls that hang cannot keep those waiting.
-    threads = anyio.CapacityLimiter(MAX_CALLS)
+    threads, prompt_threads = anyio.CapacityLimiter(MAX_CALLS), anyio.CapacityLimiter(MAX_CALLS)
 
     async def list_tools(_context: Any, _parameters: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[describe_tool(tool, settings) for tool in tools_for(settings)])
@@ -8287,7 +8349,8 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
             name, known = shorten(one_line(parameters.name), 100), listed(tool.name for tool in tools_for(settings))
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {name}; the tools are {known}.")
         run = functools.partial(call_tool, tool, answering, parameters.arguments or {})
-        text, failed = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=threads)
+        limiter = threads if tool.waits else prompt_threads
+        text, failed = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
         if tool.writes and not failed:
             program = command or (sys.executable, __file__)
             try:
@@ -8315,7 +8378,7 @@ ANSWER_SECONDS = 5.0
 """What answers that are still owed at the end of input are given."""
 
 
-def take_stdio() -> tuple[TextIO, TextIO]:
+def take_stdio() -> tuple[BufferedReader, TextIO]:
     """Take stdin and stdout for the protocol: return a reader and a writer apart from descriptors 0 and 1.
 
     From here on descriptor 1 is standard error and descriptor 0 is empty, so whatever prints or reads, native code and
@@ -8339,9 +8402,21 @@ def take_stdio() -> tuple[TextIO, TextIO]:
     sys.stdout.flush()
     # No translation of line ends: the protocol is the same on every platform.
     return (
-        open(reader, encoding="utf-8", errors="replace", newline="\n"),  # noqa: PTH123 - a descriptor, kept open
+        open(reader, "rb"),  # noqa: PTH123 - a descriptor, kept open
         open(writer, "w", encoding="utf-8", newline="\n"),  # noqa: PTH123 - a descriptor, kept open
     )
+
+
+def lines_of(reader: BufferedReader) -> Iterator[list[str]]:
+    """Yield the lines that came, whenever some came: each wait for a line by itself would be one for busy threads too."""
+    parts: list[bytes] = []
+    while part := reader.read1(1 << 16):
+        parts.append(part)
+        if b"\n" in part:
+            *lines, rest = b"".join(parts).split(b"\n")
+            parts = [rest]
+            yield [line.decode("utf-8", "replace") for line in lines]
+    yield [b"".join(parts).decode("utf-8", "replace")]
 
 
 def normalize_request(request: dict[str, Any]) -> bool:
@@ -8387,7 +8462,11 @@ def note_request(message: Any, owed: dict[str, str]) -> None:
 
 
 async def serve_stdio(
-    server: Server[Any], stdio: tuple[TextIO, TextIO], *, on_answered: Callable[[str], None], on_end: Callable[[], None]
+    server: Server[Any],
+    stdio: tuple[BufferedReader, TextIO],
+    *,
+    on_answered: Callable[[str], None],
+    on_end: Callable[[], None],
 ) -> None:
     """Serve one client until its input ends, then answer what is still owed for at most ANSWER_SECONDS."""
     import anyio
@@ -8398,17 +8477,17 @@ async def serve_stdio(
     outward, outward_receive = anyio.create_memory_object_stream[Any](0)
     errors = outward.clone()
     owed: dict[str, str] = {}
+    lines_read, no_lines = lines_of(reader), list[str]()
 
     async def read() -> None:
         async with inward_send, errors:
             # A read cannot be interrupted: where the client closed only its other end, it is left behind.
-            while line := await anyio.to_thread.run_sync(reader.readline, abandon_on_cancel=True):
-                if not (text := line.strip("\ufeff \t\r\n")):
-                    continue
-                message, is_error = parse_message(text)
-                if not is_error:
-                    note_request(message.message, owed)
-                await (errors if is_error else inward_send).send(message)
+            while lines := await anyio.to_thread.run_sync(next, lines_read, no_lines, abandon_on_cancel=True):
+                for text in filter(None, (line.strip("\ufeff \t\r") for line in lines)):
+                    message, is_error = parse_message(text)
+                    if not is_error:
+                        note_request(message.message, owed)
+                    await (errors if is_error else inward_send).send(message)
             on_end()
             with anyio.move_on_after(ANSWER_SECONDS):
                 while owed:  # noqa: ASYNC110 - once, at the end, for seconds at most
@@ -8441,6 +8520,8 @@ def client_is_gone(error: BaseException) -> bool:
     return isinstance(error, BrokenPipeError | ConnectionResetError | anyio.BrokenResourceError)
 
 
+SWITCH_SECONDS = 0.0005
+"""How long a busy thread keeps others from running: the wire passes several for each call."""
 MODEL_AFTER = 1.0
 """Seconds until the local model is loaded unasked: the first call, which may be of words, is not to wait for that."""
 
@@ -8461,12 +8542,13 @@ def warm_up(searcher: Searcher) -> None:
         searcher.load_local()
 
 
-def serve(settings: Settings, stdio: tuple[TextIO, TextIO], command: Sequence[str]) -> NoReturn:
+def serve(settings: Settings, stdio: tuple[BufferedReader, TextIO], command: Sequence[str]) -> NoReturn:
     """Serve MCP until the client closes its input, then end the process, whatever threads still run."""
     import anyio
 
     # Python's own handler would wait for the thread that reads standard input.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.setswitchinterval(SWITCH_SECONDS)
     searcher = Searcher(settings)
     warming = threading.Thread(target=warm_up, args=(searcher,), daemon=True)
 

@@ -2150,5 +2150,5 @@ def command_extract() -> int:
     """`extract`, which no person calls: the child process of an Extractor, until its input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the work when a person stops it
     reader, writer = lancelot.take_stdio()
-    extract_files(reader.buffer, writer.buffer)
+    extract_files(reader, writer.buffer)
     return 0

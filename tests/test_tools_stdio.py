@@ -12,6 +12,8 @@ import pytest
 import wire
 from conftest import DATABASES, child_environment
 
+import lancelot
+
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and closed pipes are those of POSIX")
 
 Start = Callable[..., wire.Server]
@@ -301,9 +303,9 @@ def test_a_cancelled_call_is_not_waited_for(hanging: wire.Server) -> None:
     assert hanging.wait() < AT_ONCE
 
 
-def test_other_calls_are_answered_while_one_hangs(hanging: wire.Server) -> None:
-    hanging.send(vector_call(1))
-    answer = hanging.ask(wire.call(2, "lancedb_search", query="zen", searchType="text"), seconds=5)
+def test_other_calls_are_answered_while_some_hang(hanging: wire.Server) -> None:
+    hanging.send(*(vector_call(number) for number in range(lancelot.MAX_CALLS - 1)))
+    answer = hanging.ask(wire.call("text", "lancedb_search", query="zen", searchType="text"), seconds=5)
     assert json.loads(wire.text_of(answer))["searchType"] == "text"
 
 
@@ -313,6 +315,40 @@ def test_more_calls_than_there_are_threads_hang_without_keeping_the_process(hang
     hanging.close_input()
     assert hanging.wait() < 6
     assert wire.identities(hanging.end()) == list(range(60))
+
+
+BUSY = """
+import time
+answer_with("lancedb_values", lambda: time.sleep(60))
+"""
+
+
+def test_the_version_and_the_status_do_not_wait_for_calls_that_work(start: Start) -> None:
+    server = start(BUSY, LANCEDB_PATH=FOLDER)
+    server.send(*(wire.call(number, "lancedb_values") for number in range(2 * lancelot.MAX_CALLS)))
+    for tool in ("lancedb_version", "lancedb_status"):
+        assert wire.text_of(server.ask(wire.call(tool, tool), seconds=20))
+
+
+PANIC = """
+class PanicException(BaseException): pass
+def panic():
+    raise PanicException("index out of bounds")
+answer_with("lancedb_values", panic)
+lancelot.read_document = lambda *_: panic()
+lancelot.CHECKS = (lancelot.Examination("settings", lambda _: panic()),)
+"""
+
+
+def test_a_panic_of_native_code_is_the_error_of_its_call_alone(start: Start) -> None:
+    server = start(PANIC, LANCEDB_PATH=FOLDER)
+    failed = server.ask(wire.call(1, "lancedb_values"))["result"]
+    assert failed["isError"]
+    assert "because of a bug" in failed["content"][0]["text"]
+    read = server.ask(wire.request(2, "resources/read", uri="lancelot://a/b"))
+    assert "because of a bug" in read["error"]["message"]
+    assert "index out of bounds" in server.log
+    assert wire.text_of(server.ask(wire.call(3, "lancedb_status")))
 
 
 def test_a_client_that_reads_nothing_of_many_answers_ends_the_process_quietly() -> None:
