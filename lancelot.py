@@ -216,6 +216,10 @@ def bounded(call: Callable[[], T], *, seconds: float, name: str) -> T:
     return future.result()
 
 
+TURN_SECONDS = 10.0
+"""How long a call waits for its turn. It works without one then: those before it may hang."""
+
+
 class Turns:
     """How many calls work at the same time: more are slower together than one after the other. Calls that wait let others work."""
 
@@ -223,32 +227,43 @@ class Turns:
         self._free = threading.Semaphore(count)
         self._own = threading.local()
 
+    def _take(self) -> None:
+        self._own.has_turn = self._free.acquire(timeout=TURN_SECONDS)
+
+    def _give_back(self) -> None:
+        if getattr(self._own, "has_turn", False):
+            self._free.release()
+        self._own.has_turn = False
+
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
         """Work within: wait for a turn before."""
-        with self._free:
-            self._own.has_turn = True
-            try:
-                yield
-            finally:
-                self._own.has_turn = False
+        self._take()
+        try:
+            yield
+        finally:
+            self._give_back()
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
         """Wait within, for a server, while another call has this thread's turn, if it has one."""
-        if not getattr(self._own, "has_turn", False):
-            yield
-            return
-        self._free.release()
+        had_turn = getattr(self._own, "has_turn", False)
+        self._give_back()
         try:
             yield
         finally:
-            self._free.acquire()
+            if had_turn:
+                self._take()
+
+
+def is_panic(error: BaseException) -> bool:
+    """Return whether an error is a panic of Rust, which is no Exception where it comes from a call."""
+    return type(error).__name__ in ("PanicException", "RustPanic")
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether an error is a failed call's and not the end of the process: panics of Rust are no Exception."""
-    return isinstance(error, Exception) or type(error).__name__ in ("PanicException", "RustPanic")
+    """Return whether an error is a failed call's and not the end of the process."""
+    return isinstance(error, Exception) or is_panic(error)
 
 
 # --- values that JSON can hold
@@ -1737,7 +1752,8 @@ def _folder_failure(words: str) -> LancelotError | None:
     if missing := _NOT_FOUND.search(words):
         # The engine looks for the files of an older index where it may not read those of this one.
         with contextlib.suppress(OSError):
-            path = next((file for file in Path(missing[1]).parent.iterdir() if not os.access(file, os.R_OK)), None)
+            beside = Path(missing[1]).parent.iterdir()
+            path = next((file for file in beside if file.exists() and not os.access(file, os.R_OK)), None)
     permit = "Give this user the permission to read it."
     return LancelotError(f"This user may not read {path}.", permit, kind="denied") if path else None
 
@@ -1770,8 +1786,7 @@ def engine_errors(doing: str, *, remedy: str = LOOK_AT_STATUS) -> Iterator[None]
     try:
         yield
     except BaseException as error:
-        is_known = not isinstance(error, Exception) or isinstance(error, RuntimeError | ValueError | OSError)
-        if not is_failure(error) or not is_known:
+        if not is_panic(error) and not isinstance(error, RuntimeError | ValueError | OSError):
             raise
         raise _failure(doing, one_line(str(error)), remedy) from error
 
@@ -2136,6 +2151,35 @@ def _base_paths(file: Path, changed: int) -> tuple[str, ...]:  # noqa: ARG001 - 
     return tuple(path.decode("utf-8", "replace") for base in bases for path in protobuf_fields(base, 4))
 
 
+@functools.lru_cache(maxsize=10_000)
+def _special_files(folder: str, changed: int) -> tuple[list[str], list[str]]:  # noqa: ARG001 - a part of the key
+    """Pipes, sockets and devices in a folder, and the folders in it."""
+    special, folders = list[str](), list[str]()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # a link to nothing, which the engine meets as a missing file
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not stat.S_ISREG(mode := entry.stat().st_mode) and not stat.S_ISDIR(mode):
+                    special.append(entry.path)
+    return special, folders
+
+
+def check_is_files(table: Path) -> None:
+    """Refuse a table's folder with a pipe, a socket or a device in it: the engine would wait for what it reads there."""
+    folders = [str(table)]
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            special, below = _special_files(folder, os.stat(folder).st_mtime_ns)  # noqa: PTH116 - a path is slower
+            folders += below
+            if special:
+                raise LancelotError(
+                    f"In {shown_path(str(table))}, {shorten(one_line(os.path.relpath(special[0], table)), 150)} is no file.",
+                    "Restore the table from a copy.",
+                    kind="damaged",
+                )
+
+
 def _check_bases(folder: Path, name: str, manifests: Iterable[Path]) -> None:
     """Refuse a table of a local folder whose files are elsewhere, before the engine goes to read them there.
 
@@ -2260,6 +2304,7 @@ class Store:
         else:
             # The table in which LanceDB keeps the namespaces of a folder, and which it reads to list them.
             versions = Path(path) / "__manifest" / "_versions"
+            check_is_files(versions.parent)
             _check_bases(Path(path), "__manifest", versions.glob("*.manifest"))
         return self._in_time(lambda: self._database)
 
@@ -2306,6 +2351,9 @@ class Store:
         database = self._database if name in self._listed else self.connect()
         doing = f"open the table {one_line(name)}"
         *namespace, own_name = name.split(NAMESPACE_MARK)
+        is_local = not is_address(str(self.path))
+        if is_local:
+            check_is_files(Path(str(self.path), f"{name}.lance"))
         try:
             with engine_errors(doing):
                 table = self._in_time(lambda: database.open_table(own_name, namespace_path=namespace))
@@ -2314,7 +2362,7 @@ class Store:
             if error.kind != "changed" or name in self._opened or error.__cause__ is None:
                 raise
             raise _engine_failure(doing, one_line(str(error.__cause__)), kind="missing") from error
-        if not is_address(str(self.path)):
+        if is_local:
             check_data_is_inside(Path(str(self.path)), name, table)
         self._opened.add(name)
         return table
@@ -8253,9 +8301,32 @@ def complete_address(searcher: Searcher, parameters: types.CompleteRequestParams
     return types.CompleteResult(completion=types.Completion(values=some, total=len(values), has_more=more))
 
 
+async def in_thread(call: Callable[[], T], limiter: CapacityLimiter) -> T:
+    """Return what `call` returns. If that is no longer waited for, a call that runs counts until it ends, and no other begins."""
+    import anyio.from_thread
+    import anyio.to_thread
+
+    begin = threading.Lock()
+
+    def work() -> T:
+        if not begin.acquire(blocking=False):
+            raise TimeoutError
+        try:
+            return call()
+        finally:
+            anyio.from_thread.run_sync(limiter.release_on_behalf_of, begin)
+
+    await limiter.acquire_on_behalf_of(begin)
+    try:
+        return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+    finally:
+        if begin.acquire(blocking=False):
+            limiter.release_on_behalf_of(begin)
+
+
 def document_handlers(searcher: Searcher, threads: CapacityLimiter) -> dict[str, Any]:
     """What the server does for documents as resources. Every failure is an error of the protocol."""
-    import anyio.to_thread
+    import anyio
     from mcp import types
     from mcp.shared.exceptions import MCPError
     from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -8270,7 +8341,7 @@ def document_handlers(searcher: Searcher, threads: CapacityLimiter) -> dict[str,
 
             try:
                 with anyio.fail_after(RESOURCE_SECONDS):
-                    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=threads)
+                    return await in_thread(call, threads)
             except TimeoutError:
                 message = f"No answer within {RESOURCE_SECONDS:g} s. See whether the folder's disk or server answers."
             except BaseException as error:
@@ -8329,7 +8400,7 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
 
     `command` starts this program for the tool that writes; left out, it is this module's own.
     """
-    import anyio.to_thread
+    import anyio
     from mcp import types
     from mcp.server import Server
     from mcp.server.caching import CacheHint
@@ -8350,7 +8421,7 @@ def build_server(settings: Settings, *, searcher: Searcher | None = None, comman
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {name}; the tools are {known}.")
         run = functools.partial(call_tool, tool, answering, parameters.arguments or {})
         limiter = threads if tool.waits else prompt_threads
-        text, failed = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
+        text, failed = await in_thread(run, limiter)
         if tool.writes and not failed:
             program = command or (sys.executable, __file__)
             try:

@@ -48,7 +48,7 @@ OWNERS = {
 """Which sections import a package that is not Python's own; the commands `demo` and `doctor` are clients."""
 
 SIZES = {
-    "lancelot.py": (8964, 615),
+    "lancelot.py": (9035, 622),
     "lancelot_index.py": (1728, 113),
     "lancelot_reading.py": (2154, 122),
     "lancelot_setup.py": (1617, 98),
