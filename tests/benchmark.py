@@ -2,6 +2,7 @@
 
     python tests/benchmark.py quality FOLDER    nDCG@10 over collections: FOLDER/NAME/{corpus.jsonl,queries.jsonl,qrels.tsv}
     python tests/benchmark.py indexed FOLDER    the same collections as files, one a document, by way of `lancelot index`
+    python tests/benchmark.py load [MINUTES]    readers of three servers, a writer and an indexer on one folder: outcomes
     python tests/benchmark.py speed [ROWS]      time of each search over ROWS made-up rows, as ratios to a plain scan
 
 A collection's vectors by all-MiniLM-L6-v2 are taken from FOLDER/../vectors/NAME.npz where they are (`D`, in the order of the
@@ -11,20 +12,26 @@ machines are shared.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
+import os
 import random
 import resource
+import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
-if str(PROJECT) not in sys.path:
-    sys.path.insert(0, str(PROJECT))
+sys.path[:0] = [str(PROJECT), str(PROJECT / "tests" / "support")]
+
+import wire  # noqa: E402 - found once the project is on the path
 
 import lancelot  # noqa: E402 - found once the project is on the path
 import lancelot_index  # noqa: E402 - found once the project is on the path
@@ -158,6 +165,85 @@ def indexed(folder: Path) -> None:
         print(f"{path.name:12} {summary.chunks:6,} chunks, fts  nDCG@10 {total / len(queries):.4f}", flush=True)
 
 
+def index_again(folder: Path, end: float, outcomes: Counter[str]) -> None:
+    """Change files and index them until the end."""
+    files, run = folder / "files", 0
+    command = [sys.executable, lancelot.__file__, "index", str(files), "--path", str(folder / "db"), "--table", "notes"]
+    while time.monotonic() < end:
+        run += 1
+        for number in range(run % 7, 200, 7):
+            Path(files, f"{number}.md").write_text(f"# Note {number}\n\nstraw of run {run}", encoding="utf-8")
+        Path(files, f"{run % 200}.md").unlink(missing_ok=True)
+        done = subprocess.run(command, env=environment(folder), capture_output=True, text=True, check=False)
+        outcomes["indexed" if done.returncode == 0 else f"index: {done.stderr.strip()[-300:]}"] += 1
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"LANCEDB_PATH": str(folder / "db"), "LANCELOT_LOCAL_MODEL": "off", "HOME": str(folder)}
+
+
+def outcome_of(tool: str, arguments: dict[str, Any], text: str, *, failed: bool) -> str:
+    """What became of a call: right, the sentence that is agreed on, or what is wrong."""
+    if failed:
+        return "being rewritten" if text.startswith("The table is being rewritten") else f"{tool}: {text[:300]}"
+    answer = json.loads(text)
+    if tool != "lancedb_search":
+        is_right = bool(answer.get("lancelot") or answer.get("tables") or answer.get("files"))
+    else:
+        hits, word = answer["hits"], arguments["query"]
+        ids = [hit["id"] for hit in hits]
+        is_right = bool(hits) and len(set(ids)) == len(ids) and all(word in hit["snippet"] for hit in hits)
+        is_right = is_right and answer["searchType"] == arguments["searchType"] and answer["total"] >= len(hits)
+    return "right" if is_right else f"wrong: {tool} {arguments} {text[:300]}"
+
+
+def read_on(server: wire.Server, end: float, outcomes: Counter[str]) -> None:
+    """Ask one server until the end, eight calls at a time."""
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("lancedb_search", {"query": word, "searchType": kind, "table": table})
+        for word, table in (("needle", "documents"), ("straw", "notes"))
+        for kind in ("text", "fts")
+    ]
+    calls += [("lancedb_files", {"table": "notes"}), ("lancedb_version", {}), ("lancedb_status", {})]
+    number = 0
+    while time.monotonic() < end:
+        asked = {str(number + at): random.choice(calls) for at in range(8)}  # noqa: S311 - a load, not a secret
+        number += len(asked)
+        server.send(*(wire.call(identity, tool, **arguments) for identity, (tool, arguments) in asked.items()))
+        for _ in range(len(asked)):
+            answer = server.answer(seconds=60)
+            result = answer["result"]
+            tool, arguments = asked[answer["id"]]
+            outcomes[outcome_of(tool, arguments, result["content"][0]["text"], failed=result["isError"])] += 1
+
+
+def load(minutes: float) -> None:
+    """Print what became of every call of readers while a writer and an indexer change the folder."""
+    outcomes: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, seconds = Path(scratch), 60 * minutes
+        (folder / "files").mkdir()
+        (folder / "db").mkdir()
+        index_again(folder, time.monotonic() + 0.01, outcomes)
+        command = [sys.executable, str(PROJECT / "tests" / "support" / "writer.py"), str(folder / "db"), str(seconds)]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert writer.stdout
+        writer.stdout.readline()
+        servers = [wire.Server(environment(folder)) for _ in range(3)]
+        end = time.monotonic() + seconds
+        work: list[Callable[[], None]] = [functools.partial(read_on, server, end, outcomes) for server in servers]
+        work.append(functools.partial(index_again, folder, end, outcomes))
+        with ThreadPoolExecutor() as threads:
+            for future in [threads.submit(call) for call in work]:
+                future.result()
+        for server in servers:
+            server.stop()
+            print(f"a server had {len(server.raw):,} answers; its log has {server.log.count('Traceback')} tracebacks")
+        print(f"the writer ended with {writer.wait(60)} after {writer.stdout.read().strip()} generations")
+    for outcome, count in outcomes.most_common():
+        print(f"{count:9,} {outcome}")
+
+
 def speed(rows: int) -> None:
     import lancedb
     import pyarrow as pa
@@ -198,6 +284,8 @@ if __name__ == "__main__":
         quality(Path(sys.argv[2]))
     elif sys.argv[1:2] == ["indexed"] and len(sys.argv) == 3:
         indexed(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["load"]:
+        load(float(sys.argv[2]) if len(sys.argv) > 2 else 5)
     elif sys.argv[1:2] == ["speed"]:
         speed(int(sys.argv[2]) if len(sys.argv) > 2 else 200_000)
     else:
