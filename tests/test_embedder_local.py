@@ -322,7 +322,7 @@ def test_tables_that_there_was_no_time_to_compare_are_searched_by_words_until_th
         assert searcher.search(request).ran == "text"
         assert "ask again" in searcher.search(request).notes[0]
     page = searcher.search(request)
-    assert (page.ran, page.hits[0].table, lancelot.also_in(page.hits[0])) == ("vector", "a", ["0 of table b"])
+    assert (page.ran, [hit.table for hit in page.hits[:2]]) == ("vector", ["a", "b"])
 
 
 def test_many_tables_are_compared_with_few_rows_each(

@@ -13,7 +13,7 @@ import anyio
 import lancedb
 import pytest
 import wire
-from conftest import child_environment
+from conftest import WITHOUT_MODEL, child_environment
 
 import lancelot
 import lancelot_index
@@ -39,7 +39,11 @@ def many(root: Path, *, files: int = 1500) -> None:
 
 
 @pytest.fixture
-def settings(allowed: Path, tmp_path: Path, make_settings: Callable[..., lancelot.Settings]) -> lancelot.Settings:
+def settings(
+    allowed: Path, tmp_path: Path, make_settings: Callable[..., lancelot.Settings], monkeypatch: pytest.MonkeyPatch
+) -> lancelot.Settings:
+    for name, value in WITHOUT_MODEL.items():  # for the indexer too, which is a process of its own
+        monkeypatch.setenv(name, value)
     return make_settings(LANCEDB_PATH=tmp_path / "db", LANCELOT_INDEX_ROOTS=allowed)
 
 
